@@ -1,0 +1,84 @@
+// A whole model on the reference ops: the slow obvious twin of the engine's layer loops. One
+// sequence, one contiguous KV cache, all rows in one pass.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/rope_table.h"
+#include "engine/views.h"
+#include "kernels/ref/ref.h"
+#include "model/model_file.h"
+
+namespace edgellm::test {
+
+class RefModel {
+ public:
+  RefModel(const ModelFile& model, int context, KvType type)
+      : model_(model), config_(model.config()), type_(type), rope_(model.weights().inv_freq) {
+    block_size_ = (context + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk;
+    const size_t bytes = static_cast<size_t>(block_size_) * static_cast<size_t>(config_.kv_dim()) *
+                         (type == KvType::kF16 ? 2 : 4);
+    k_.assign(static_cast<size_t>(config_.layers), std::vector<uint8_t>(bytes, 0xff));
+    v_ = k_;
+    rope_.grow(context);
+  }
+
+  // Logits [ids, vocab] of ids that follow what was fed before.
+  std::vector<float> forward(std::span<const int32_t> ids) {
+    const int rows = static_cast<int>(ids.size());
+    const std::vector<int32_t> sequences(ids.size(), 0);
+    std::vector<int32_t> positions;
+    std::vector<int32_t> row_list;
+    for (int i = 0; i < rows; ++i) {
+      positions.push_back(next_position_++);
+      row_list.push_back(i);
+    }
+    const RowPlaces places{sequences.data(), positions.data()};
+    const auto buffer = [&](int width) {
+      return std::vector<float>(ids.size() * static_cast<size_t>(width));
+    };
+    std::vector<float> x = buffer(config_.dim);
+    std::vector<float> q = buffer(config_.q_dim());
+    std::vector<float> a = buffer(config_.q_dim());
+    std::vector<float> u = buffer(config_.ffn);
+    std::vector<float> normed = buffer(config_.dim);
+    std::vector<float> logits = buffer(config_.vocab);
+    const Weights& weights = model_.weights();
+    const float eps = config_.norm_eps;
+    int32_t fault = 0;
+
+    ref::embed({view(weights.embedding), ids.data(), x.data(), rows});
+    for (int l = 0; l < config_.layers; ++l) {
+      const size_t layer = static_cast<size_t>(l);
+      const LayerWeights& w = weights.layers[layer];
+      const KvCache kv{k_[layer].data(),  v_[layer].data(),  &kBlock, 1, block_size_,
+                       config_.kv_heads, config_.head_dim, type_};
+      ref::qkv({x.data(), w.attn_norm.data(), eps, view(w.q), view(w.k), view(w.v), rope_.cosine(),
+                rope_.sine(), places, q.data(), kv, rows, config_.dim, config_.heads, l, &fault});
+      ref::attention({q.data(), kv, places, a.data(), rows, config_.heads});
+      ref::attn_out({a.data(), gain(w.attn_sub_norm), eps, view(w.o), x.data(), rows, l, &fault});
+      ref::ffn_up({x.data(), w.ffn_norm.data(), eps, view(w.gate), view(w.up), view(config_.act),
+                   u.data(), rows, l, &fault});
+      ref::ffn_down({u.data(), gain(w.ffn_sub_norm), eps, view(w.down), x.data(), rows, l, &fault});
+    }
+    ref::head({x.data(), row_list.data(), weights.final_norm.data(), eps, view(weights.head),
+               normed.data(), logits.data(), nullptr, nullptr, 0, rows, config_.layers, &fault});
+    require(fault == 0, "a value of the reference run is not finite");
+    return logits;
+  }
+
+ private:
+  static constexpr int32_t kBlock = 0;
+  static const float* gain(std::span<const float> g) { return g.empty() ? nullptr : g.data(); }
+
+  const ModelFile& model_;
+  const ModelConfig& config_;
+  KvType type_;
+  int block_size_ = 0;
+  std::vector<std::vector<uint8_t>> k_, v_;  // [layers]
+  RopeTable rope_;
+  int next_position_ = 0;
+};
+
+}  // namespace edgellm::test
