@@ -1,0 +1,234 @@
+// AVX-512 with VNNI. Compiled with those instructions switched on, so nothing here may be shared
+// with other files: everything but the table at the end has internal linkage.
+#include <immintrin.h>
+
+#include "kernels/cpu/primitives.h"
+
+namespace edgellm::cpu {
+namespace {
+
+using F = __m512;
+constexpr int kLanes = 16;
+constexpr int kAccumulators = 16;  // all 256 partial sums; 16 of the 32 registers are left
+
+inline __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
+inline F zero() { return _mm512_setzero_ps(); }
+inline F broadcast(float v) { return _mm512_set1_ps(v); }
+inline F load(const float* p) { return _mm512_loadu_ps(p); }
+inline F load_first(const float* p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+inline void store(float* p, F v) { _mm512_storeu_ps(p, v); }
+inline void store_first(float* p, int n, F v) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
+inline F add(F a, F b) { return _mm512_add_ps(a, b); }
+inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+inline F div(F a, F b) { return _mm512_div_ps(a, b); }
+inline F fmadd(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+inline F vmax(F a, F b) { return _mm512_max_ps(a, b); }
+inline F vabs(F v) { return _mm512_abs_ps(v); }
+inline F negate(F v) { return _mm512_xor_ps(v, broadcast(-0.0f)); }
+inline F relu(F v) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, zero(), _CMP_GT_OQ), v);
+}
+inline bool all_finite(F v) {
+  return _mm512_cmp_ps_mask(vabs(v), broadcast(__FLT_MAX__), _CMP_LE_OQ) == 0xffff;
+}
+inline float sqrt_scalar(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
+inline float first_lane(F v) { return _mm512_cvtss_f32(v); }
+
+inline F widen_half(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline F widen_half_first(const uint16_t* p, int n) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
+inline F widen_bits(__m256i halves) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+inline F widen_bfloat16(const uint16_t* p) {
+  return widen_bits(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline F widen_bfloat16_first(const uint16_t* p, int n) {
+  return widen_bits(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
+
+inline __m256 upper_half(F v) { return _mm512_extractf32x8_ps(v, 1); }
+
+inline float fold_lanes(F v) {
+  const __m256 w8 = _mm256_add_ps(_mm512_castps512_ps256(v), upper_half(v));
+  const __m128 w4 = _mm_add_ps(_mm256_castps256_ps128(w8), _mm256_extractf128_ps(w8, 1));
+  const __m128 w2 = _mm_add_ps(w4, _mm_movehl_ps(w4, w4));
+  return _mm_cvtss_f32(_mm_add_ss(w2, _mm_shuffle_ps(w2, w2, 1)));
+}
+inline float max_lane(F v) { return _mm512_reduce_max_ps(v); }
+
+// canonical_exp (kernels/canonical.h), operation by operation.
+inline F exp(F x) {
+  const F round = broadcast(12582912.0f);
+  const F shifted = fmadd(x, broadcast(1.44269504f), round);
+  const F n = sub(shifted, round);
+  F r = fmadd(n, broadcast(-0.693359375f), x);
+  r = fmadd(n, broadcast(2.12194440e-4f), r);
+  F p = broadcast(0.00138131424f);
+  p = fmadd(p, r, broadcast(0.00836941879f));
+  p = fmadd(p, r, broadcast(0.041668456f));
+  p = fmadd(p, r, broadcast(0.166665152f));
+  p = fmadd(p, r, broadcast(0.49999994f));
+  const F e = add(fmadd(mul(r, r), p, r), broadcast(1.0f));
+  const __m512i exponent =
+      _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_castps_si512(round));
+  const __m512i half = _mm512_srai_epi32(exponent, 1);
+  const __m512i bias = _mm512_set1_epi32(127);
+  const __m512i scale1 = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
+  const __m512i scale2 =
+      _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(exponent, half), bias), 23);
+  F y = mul(mul(e, _mm512_castsi512_ps(scale1)), _mm512_castsi512_ps(scale2));
+  y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, broadcast(88.72f), _CMP_GT_OQ),
+                         broadcast(__builtin_inff()));
+  return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, broadcast(-87.3f), _CMP_LT_OQ), zero());
+}
+
+// ---- Ternary product ------------------------------------------------------------------------
+
+constexpr int kPlaneBytes = 64;
+constexpr int kGroupColumns = 4 * kPlaneBytes;
+
+// Writes the int8 codes of n values in plane order, returns their sum.
+int32_t store_codes(const float* x, const float* gain, float s, int n, int8_t* codes) {
+  const F scale = broadcast(s);
+  // Bytes 0, 4, 8, 12 of each 16 to its first word, 1, 5, 9, 13 to the second, ...
+  const __m512i by_plane = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const __m512i planes_together =
+      _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  __m512i sum = _mm512_setzero_si512();
+  for (int g = 0; g < n; g += kGroupColumns) {
+    alignas(64) int8_t group[kGroupColumns];
+    for (int i = 0; i < kGroupColumns; i += kLanes) {
+      const int left = n - g - i;
+      F z = zero();
+      if (left >= kLanes) {
+        z = gain ? mul(load(x + g + i), load(gain + g + i)) : load(x + g + i);
+      } else if (left > 0) {
+        z = load_first(x + g + i, left);
+        if (gain) z = mul(z, load_first(gain + g + i, left));
+      }
+      const __m512i code = _mm512_cvtps_epi32(mul(z, scale));
+      _mm_store_si128(reinterpret_cast<__m128i*>(group + i), _mm512_cvtsepi32_epi8(code));
+    }
+    for (int b = 0; b < kGroupColumns; b += 64) {
+      const __m512i v = _mm512_load_si512(group + b);
+      sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), v);
+      const __m512i planes =
+          _mm512_permutexvar_epi32(planes_together, _mm512_shuffle_epi8(v, by_plane));
+      int8_t* to = codes + g + b / 4;
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_castsi512_si128(planes));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + kPlaneBytes),
+                       _mm512_extracti32x4_epi32(planes, 1));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * kPlaneBytes),
+                       _mm512_extracti32x4_epi32(planes, 2));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 3 * kPlaneBytes),
+                       _mm512_extracti32x4_epi32(planes, 3));
+    }
+  }
+  return _mm512_reduce_add_epi32(sum);
+}
+
+// One step: 64 bytes of codes of R rows with 256 codes of each of T activation rows.
+//
+// The stored codes 00, 01, 11 xor 01 are 1, 0, 2: 1 - w for the weight w. So the products add up to
+// sum(x) - w . x, with no subtraction and no lookup; sum(x) is known.
+template <int R, int T, int kChains>
+inline __attribute__((always_inline)) void step(const __m512i (&packed)[R], const int8_t* x,
+                                                size_t stride, __m512i (&acc)[R][T][kChains]) {
+  const __m512i low = _mm512_set1_epi8(3);
+  for (int r = 0; r < R; ++r) {
+    const __m512i w = _mm512_xor_si512(packed[r], _mm512_set1_epi8(0x55));
+    const __m512i u0 = _mm512_and_si512(w, low);
+    const __m512i u1 = _mm512_and_si512(_mm512_srli_epi16(w, 2), low);
+    const __m512i u2 = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
+    const __m512i u3 = _mm512_and_si512(_mm512_srli_epi16(w, 6), low);
+    for (int t = 0; t < T; ++t) {
+      const int8_t* a = x + static_cast<size_t>(t) * stride;
+      __m512i& first = acc[r][t][0];
+      __m512i& second = acc[r][t][kChains - 1];
+      first = _mm512_dpbusd_epi32(first, u0, _mm512_loadu_si512(a));
+      second = _mm512_dpbusd_epi32(second, u1, _mm512_loadu_si512(a + kPlaneBytes));
+      first = _mm512_dpbusd_epi32(first, u2, _mm512_loadu_si512(a + 2 * kPlaneBytes));
+      second = _mm512_dpbusd_epi32(second, u3, _mm512_loadu_si512(a + 3 * kPlaneBytes));
+    }
+  }
+}
+
+inline int32_t add_lanes(__m512i v) { return _mm512_reduce_add_epi32(v); }
+
+template <int R, int T>
+inline void product_tile(const TernaryMatrix& w, size_t row_bytes, int i, const QuantisedRows& x,
+                         int t_begin, float* out, size_t out_stride) {
+  // A single activation row leaves few independent chains of dpbusd (latency 4 to 5): split each.
+  constexpr int kChains = T == 1 ? 2 : 1;
+  __m512i acc[R][T][kChains];
+  for (auto& row : acc) {
+    for (auto& cell : row) {
+      for (__m512i& chain : cell) chain = _mm512_setzero_si512();
+    }
+  }
+  const uint8_t* codes = w.codes + static_cast<size_t>(i) * row_bytes;
+  const int8_t* activation = x.codes + static_cast<size_t>(t_begin) * x.stride;
+  __m512i packed[R];
+  size_t b = 0;
+  for (; b + kPlaneBytes <= row_bytes; b += kPlaneBytes) {
+    for (int r = 0; r < R; ++r) {
+      packed[r] = _mm512_loadu_si512(codes + static_cast<size_t>(r) * row_bytes + b);
+    }
+    step<R, T, kChains>(packed, activation + 4 * b, x.stride, acc);
+  }
+  if (b < row_bytes) {
+    const __mmask64 rest = (1ull << (row_bytes - b)) - 1ull;
+    for (int r = 0; r < R; ++r) {
+      packed[r] = _mm512_maskz_loadu_epi8(rest, codes + static_cast<size_t>(r) * row_bytes + b);
+    }
+    step<R, T, kChains>(packed, activation + 4 * b, x.stride, acc);
+  }
+  for (int t = 0; t < T; ++t) {
+    const int row = t_begin + t;
+    for (int r = 0; r < R; ++r) {
+      __m512i total = acc[r][t][0];
+      if constexpr (kChains == 2) total = _mm512_add_epi32(total, acc[r][t][1]);
+      const float scale = w.scale[w.n_scales == 1 ? 0 : i + r];
+      const float product = static_cast<float>(x.sum[row] - add_lanes(total));
+      out[static_cast<size_t>(t) * out_stride + static_cast<size_t>(r)] =
+          product * ((scale / x.s[row]) * x.r[row]);
+    }
+  }
+}
+
+void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const QuantisedRows& x,
+                  int t_begin, int t_end, float* out, size_t out_stride) {
+  const size_t row_bytes = (static_cast<size_t>(w.cols) + 3) / 4;
+  int i = i_begin;
+  for (; i + 4 <= i_end; i += 4) {
+    float* to = out + (i - i_begin);
+    int t = t_begin;
+    for (; t + 4 <= t_end; t += 4, to += 4 * out_stride) {
+      product_tile<4, 4>(w, row_bytes, i, x, t, to, out_stride);
+    }
+    for (; t < t_end; ++t, to += out_stride) {
+      product_tile<4, 1>(w, row_bytes, i, x, t, to, out_stride);
+    }
+  }
+  for (; i < i_end; ++i) {
+    float* to = out + (i - i_begin);
+    for (int t = t_begin; t < t_end; ++t, to += out_stride) {
+      product_tile<1, 1>(w, row_bytes, i, x, t, to, out_stride);
+    }
+  }
+}
+
+#include "kernels/cpu/simd.inc"
+
+}  // namespace
+
+const Primitives kAvx512 = {"avx512", kPlaneBytes, quantise, ternary_rows, rms_norm,
+                            dense_rows, gate,      add_rows, attention};
+
+}  // namespace edgellm::cpu

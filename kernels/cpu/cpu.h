@@ -1,0 +1,18 @@
+// The CPU backend: the ops of kernels/ops.h on a pool of threads, with the inner loops of the pool's
+// instruction set. The bits are those of `ref`, for any number of threads and any instruction set.
+#pragma once
+
+#include "kernels/cpu/pool.h"
+#include "kernels/ops.h"
+
+namespace edgellm::cpu {
+
+void embed(const EmbedArgs& args, Pool& pool);
+void qkv(const QkvArgs& args, Pool& pool);
+void attention(const AttentionArgs& args, Pool& pool);
+void attn_out(const ProjectArgs& args, Pool& pool);
+void ffn_up(const FfnUpArgs& args, Pool& pool);
+void ffn_down(const ProjectArgs& args, Pool& pool);
+void head(const HeadArgs& args, Pool& pool);
+
+}  // namespace edgellm::cpu

@@ -1,0 +1,42 @@
+#include "kernels/cpu/isa.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "base/error.h"
+#include "kernels/cpu/primitives.h"
+
+namespace edgellm::cpu {
+
+std::vector<const Primitives*> usable_isas() {
+  std::vector<const Primitives*> usable{&kPortable};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c")) {
+    usable.push_back(&kAvx2);
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vnni")) {
+      usable.push_back(&kAvx512);
+    }
+  }
+#endif
+  return usable;
+}
+
+const Primitives& primitives() {
+  const std::vector<const Primitives*> usable = usable_isas();
+  const char* forced = std::getenv("EDGELLM_ISA");
+  if (forced == nullptr || *forced == '\0') return *usable.back();
+  std::string names;
+  for (const Primitives* isa : usable) {
+    if (std::string_view(isa->name) == forced) return *isa;
+    names += std::string(names.empty() ? "" : ", ") + isa->name;
+  }
+  throw Error(ExitCode::kUsage, "EDGELLM_ISA is '" + std::string(forced) +
+                                    "', which this machine cannot run; it can run: " + names);
+}
+
+const char* isa_name() { return primitives().name; }
+
+}  // namespace edgellm::cpu

@@ -1,0 +1,18 @@
+// Which instruction set the CPU backend uses.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace edgellm::cpu {
+
+struct Primitives;
+
+// The best path of this machine, or the one that EDGELLM_ISA names ("portable", "avx2", "avx512").
+// Throws Error (kUsage) when EDGELLM_ISA names an unknown path or one this machine lacks.
+const Primitives& primitives();
+
+const char* isa_name();                     // name of primitives()
+std::vector<const Primitives*> usable_isas();  // every path this machine can run, slowest first
+
+}  // namespace edgellm::cpu

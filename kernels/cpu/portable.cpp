@@ -1,0 +1,112 @@
+// Plain C++ for any machine: the float kernels of simd.inc with vectors of one lane.
+#include <cstring>
+
+#include "kernels/canonical.h"
+#include "kernels/cpu/primitives.h"
+
+namespace edgellm::cpu {
+namespace {
+
+using F = float;
+constexpr int kLanes = 1;
+constexpr int kAccumulators = kPartials;
+
+inline F zero() { return 0.0f; }
+inline F broadcast(float v) { return v; }
+inline F load(const float* p) { return *p; }
+inline F load_first(const float* p, int) { return *p; }
+inline void store(float* p, F v) { *p = v; }
+inline void store_first(float* p, int, F v) { *p = v; }
+inline F add(F a, F b) { return a + b; }
+inline F sub(F a, F b) { return a - b; }
+inline F mul(F a, F b) { return a * b; }
+inline F div(F a, F b) { return a / b; }
+inline F fmadd(F a, F b, F c) { return std::fma(a, b, c); }
+inline F vmax(F a, F b) { return a > b ? a : b; }
+inline F vabs(F v) { return std::fabs(v); }
+inline F negate(F v) { return -v; }
+inline F relu(F v) { return v > 0.0f ? v : 0.0f; }
+inline F exp(F x) { return canonical_exp(x); }
+inline bool all_finite(F v) { return std::isfinite(v); }
+inline float first_lane(F v) { return v; }
+inline float fold_lanes(F v) { return v; }
+inline float max_lane(F v) { return v; }
+inline float sqrt_scalar(float x) { return std::sqrt(x); }
+inline F widen_half(const uint16_t* p) { return from_half(*p); }
+inline F widen_half_first(const uint16_t* p, int) { return from_half(*p); }
+inline F widen_bfloat16(const uint16_t* p) { return from_bfloat16(*p); }
+inline F widen_bfloat16_first(const uint16_t* p, int) { return from_bfloat16(*p); }
+
+// One byte a plane: columns stay in their order.
+constexpr int kPlaneBytes = 1;
+
+int32_t store_codes(const float* x, const float* gain, float s, int n, int8_t* codes) {
+  // |z * s| is below 2^22, so adding and subtracting 1.5 * 2^23 rounds to the nearest even integer
+  // as rint() does, without a call.
+  constexpr float kRound = 12582912.0f;
+  int32_t sum = 0;
+  for (int i = 0; i < n; ++i) {
+    const float z = gain ? x[i] * gain[i] : x[i];
+    const float rounded = (z * s + kRound) - kRound;
+    const float code = rounded < -128.0f ? -128.0f : rounded > 127.0f ? 127.0f : rounded;
+    codes[i] = static_cast<int8_t>(code);
+    sum += codes[i];
+  }
+  for (int i = n; i % 4 != 0; ++i) codes[i] = 0;
+  return sum;
+}
+
+// The four weights of every byte of codes, as int8 in memory order.
+struct UnpackTable {
+  int8_t weights[256][4];
+  constexpr UnpackTable() : weights() {
+    for (int byte = 0; byte < 256; ++byte) {
+      for (int k = 0; k < 4; ++k) {
+        const int code = byte >> (2 * k) & 3;
+        weights[byte][k] = static_cast<int8_t>(code == 3 ? -1 : code);
+      }
+    }
+  }
+};
+constexpr UnpackTable kUnpack;
+
+void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const QuantisedRows& x,
+                  int t_begin, int t_end, float* out, size_t out_stride) {
+  // A piece of a row is unpacked once for all activation rows: small enough for the L1 cache.
+  constexpr size_t kPieceBytes = 1024;
+  const size_t row_bytes = (static_cast<size_t>(w.cols) + 3) / 4;
+  int8_t weights[4 * kPieceBytes];
+  int32_t sums[kMaxTokenTile];
+  for (int i = i_begin; i < i_end; ++i) {
+    const uint8_t* codes = w.codes + static_cast<size_t>(i) * row_bytes;
+    std::memset(sums, 0, sizeof sums);
+    for (size_t begin = 0; begin < row_bytes; begin += kPieceBytes) {
+      const size_t bytes = row_bytes - begin < kPieceBytes ? row_bytes - begin : kPieceBytes;
+      for (size_t b = 0; b < bytes; ++b) {
+        std::memcpy(weights + 4 * b, kUnpack.weights[codes[begin + b]], 4);
+      }
+      for (int t = t_begin; t < t_end; ++t) {
+        const int8_t* a = x.codes + static_cast<size_t>(t) * x.stride + 4 * begin;
+        int32_t sum = 0;
+        for (size_t c = 0; c < 4 * bytes; ++c) {
+          sum += static_cast<int16_t>(static_cast<int16_t>(weights[c]) * static_cast<int16_t>(a[c]));
+        }
+        sums[t - t_begin] += sum;
+      }
+    }
+    const float scale = w.scale[w.n_scales == 1 ? 0 : i];
+    for (int t = t_begin; t < t_end; ++t) {
+      out[static_cast<size_t>(t - t_begin) * out_stride + static_cast<size_t>(i - i_begin)] =
+          static_cast<float>(sums[t - t_begin]) * ((scale / x.s[t]) * x.r[t]);
+    }
+  }
+}
+
+#include "kernels/cpu/simd.inc"
+
+}  // namespace
+
+const Primitives kPortable = {"portable", kPlaneBytes, quantise, ternary_rows, rms_norm,
+                              dense_rows, gate,        add_rows, attention};
+
+}  // namespace edgellm::cpu

@@ -1,0 +1,95 @@
+// What differs between instruction sets: the inner loops of the CPU backend, as a table of
+// functions with one row per instruction set (portable.cpp, avx2.cpp, avx512.cpp). The ops in
+// ops.cpp share out the work and call these. Every row of the table gives the same bits.
+//
+// Plain structs and pointers only: the SIMD files are compiled for one instruction set each and must
+// not instantiate inline functions that other files share (canonical.h says why).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace edgellm::cpu {
+
+// Activation rows as int8 codes, ordered for the instruction set's ternary product. In a group of
+// `plane_bytes` * 4 columns plane k holds
+// columns 4 b + k, b = 0 .. plane_bytes - 1: shifting the packed weights right by 2 k lines them up
+// with plane k. The last group is filled with zeros.
+struct QuantisedRows {
+  int8_t* codes = nullptr;   // [rows, stride]
+  size_t stride = 0;         // bytes a row: columns rounded up to 4 * plane_bytes
+  int32_t* sum = nullptr;    // [rows] sum of the codes
+  float* s = nullptr;        // [rows] codes per unit
+  float* r = nullptr;        // [rows] RMS factor of a folded norm, 1 where there is none
+};
+
+// Attention of some heads for consecutive rows of one sequence. See Primitives::attention.
+struct AttentionItem {
+  const size_t* tiles = nullptr;  // [chunks] first element of the kv head's tile of each chunk
+  int head_begin = 0;             // query heads [head_begin, head_end), all of one kv head's group
+  int head_end = 0;
+  int row_begin = 0;  // rows [row_begin, row_end), same sequence, positions ascending
+  int row_end = 0;
+};
+
+// Activation rows that one call of Primitives::ternary_rows takes.
+inline constexpr int kMaxTokenTile = 64;
+
+struct Primitives {
+  const char* name;
+  int plane_bytes;
+
+  // Quantises n values of x into row `row` of out; gain may be null. False: a value is not finite,
+  // the codes are all 0.
+  bool (*quantise)(const float* x, const float* gain, float eps, int n, const QuantisedRows& out,
+                   int row);
+
+  // out[(t - t_begin) * out_stride + (i - i_begin)] = the ternary product of weight row i in
+  // [i_begin, i_end) with activation row t in [t_begin, t_end), at most kMaxTokenTile, scaled.
+  void (*ternary_rows)(const TernaryMatrix& w, int i_begin, int i_end, const QuantisedRows& x,
+                       int t_begin, int t_end, float* out, size_t out_stride);
+
+  // normed = gain * (x * r), the norm before the head.
+  void (*rms_norm)(const float* x, const float* gain, float eps, int n, float* normed);
+
+  // out[t * out_stride + i - i_begin] = canonical_sum of w[i] * y[t]; y is [t_count, w.cols].
+  // False: a result is not finite.
+  bool (*dense_rows)(const DenseMatrix& w, int i_begin, int i_end, const float* y, int t_count,
+                     float* out, size_t out_stride);
+
+  // out[i] = act(g[i]) * u[i]
+  void (*gate)(GateActivation act, const float* g, const float* u, int n, float* out);
+
+  // x[i] += y[i]. False: a result is not finite.
+  bool (*add)(float* x, const float* y, int n);
+
+  // Attention of an item. `scratch` has attention_scratch_floats() floats.
+  void (*attention)(const AttentionArgs& args, const AttentionItem& item, float* scratch);
+};
+
+// Chunk tiles widened to float32 and padded, and the running state of every row and head of an item.
+size_t attention_scratch_floats(int head_dim, int rows, int heads);
+
+// The scores of a chunk are folded over this many dimensions, the rest being zeros: the power of
+// two that canonical_sum's first useful fold step implies.
+int padded_score_dim(int head_dim);
+// Values a row of a widened V tile holds: head_dim rounded up to 16.
+int padded_value_dim(int head_dim);
+
+// Elements of a KV tile (ops.h): keys transposed, values as they come.
+inline constexpr int key_index(int position, int d) {
+  return d * kAttentionChunk + position % kAttentionChunk;
+}
+inline constexpr int value_index(int position, int d, int head_dim) {
+  return position % kAttentionChunk * head_dim + d;
+}
+
+extern const Primitives kPortable;
+#if defined(__x86_64__)
+extern const Primitives kAvx2;
+extern const Primitives kAvx512;
+#endif
+
+}  // namespace edgellm::cpu

@@ -1,0 +1,12 @@
+// The GPU list of a build without CUDA.
+#include "kernels/cuda/gpu_list.h"
+
+namespace edgellm {
+
+GpuList list_gpus() {
+  GpuList list;
+  list.problem = "this edgellm was built without GPU support (no nvcc was found)";
+  return list;
+}
+
+}  // namespace edgellm

@@ -1,0 +1,208 @@
+// The contract between the engine and every backend: what each fused op computes, to the bit.
+//
+// An op is an args struct, whose comments are its specification, and one function of its name in
+// each backend: `ref::op(args)` (plain loops, kernels/ref), `cpu::op(args, pool)` (kernels/cpu) and
+// `cuda::op(args, stream)`. All backends give the same bits (docs/numerics.md): tests compare with
+// `==`. An op is a pure function of these pointers and sizes; it owns nothing and keeps nothing.
+//
+// Shape letters: rows (tokens in this pass: one per live sequence in decode, many of one sequence
+// in prefill), dim, ffn, heads, kv_heads, head_dim, vocab. All arrays are dense and row-major.
+// Only C++17 and the standard library here: nvcc reads this header too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace edgellm {
+
+// ---- Weights --------------------------------------------------------------------------------
+
+// A ternary matrix [rows, cols] with a float32 multiplier for the whole or for each row:
+// y[r] = scale[r] * sum_c codes[r][c] * x[c].
+struct TernaryMatrix {
+  // [rows, ceil(cols / 4)] bytes, four codes a byte, first code in the low bits, 00 = 0, 01 = +1,
+  // 11 = -1 (10 does not occur), the last byte of a row filled with zeros: the layout of the file.
+  // `ref` and `cpu` read it as it is; the GPU keeps a repacked copy and passes that here.
+  const uint8_t* codes = nullptr;
+  const float* scale = nullptr;  // [n_scales], finite, not negative
+  int n_scales = 0;              // 1, or rows
+  int rows = 0;
+  int cols = 0;  // at most 2^24, so that any int8 dot product fits in int32
+};
+
+enum class DenseType : uint8_t { kF32, kF16, kBF16 };
+
+// An unquantised matrix [rows, cols]: embedding and head. Widening to float32 is exact.
+struct DenseMatrix {
+  const void* data = nullptr;
+  DenseType type = DenseType::kF32;
+  int rows = 0;
+  int cols = 0;
+};
+
+// ---- KV cache -------------------------------------------------------------------------------
+
+enum class KvType : uint8_t { kF16, kF32 };
+
+// Attention works on chunks of this many positions, counted from position 0 (docs/numerics.md).
+inline constexpr int kAttentionChunk = 64;
+
+// The keys and values of one layer, in blocks of `block_size` positions that a table maps to a pool.
+// One contiguous cache is a pool of one big block.
+//
+// Position p of sequence s lies in pool block `block_table[s * blocks_per_sequence + p / block_size]`.
+// A block holds [kv_heads, block_size / kAttentionChunk] tiles of kAttentionChunk * head_dim
+// elements, one tile a chunk. The order inside a tile is the backend's own: `ref` keeps keys and
+// values as [position, head_dim]; `cpu` keeps keys transposed, [head_dim, position].
+struct KvCache {
+  void* k = nullptr;
+  void* v = nullptr;
+  const int32_t* block_table = nullptr;  // [sequences, blocks_per_sequence]
+  int blocks_per_sequence = 0;
+  int block_size = 0;  // positions, a multiple of kAttentionChunk
+  int kv_heads = 0;
+  int head_dim = 0;
+  KvType type = KvType::kF16;
+
+  // Elements in one block of one of the two pools.
+  size_t block_elements() const {
+    return static_cast<size_t>(kv_heads) * static_cast<size_t>(block_size) *
+           static_cast<size_t>(head_dim);
+  }
+  // First element of the tile that holds `position` of `sequence` for one kv head.
+  size_t tile_offset(int sequence, int position, int kv_head) const {
+    const int32_t block =
+        block_table[static_cast<size_t>(sequence) * static_cast<size_t>(blocks_per_sequence) +
+                    static_cast<size_t>(position / block_size)];
+    const size_t tiles_per_head = static_cast<size_t>(block_size / kAttentionChunk);
+    const size_t tile = static_cast<size_t>(kv_head) * tiles_per_head +
+                        static_cast<size_t>(position % block_size / kAttentionChunk);
+    return static_cast<size_t>(block) * block_elements() +
+           tile * static_cast<size_t>(kAttentionChunk) * static_cast<size_t>(head_dim);
+  }
+};
+
+// Where each row of a pass belongs.
+struct RowPlaces {
+  const int32_t* sequence = nullptr;  // [rows] row of the block table
+  const int32_t* position = nullptr;  // [rows] position in that sequence, from 0
+};
+
+// ---- Ops ------------------------------------------------------------------------------------
+
+// `fault`, in the ops below, is one int32 that the engine sets to 0 before a pass: an op that meets
+// a value that is not finite where the next op would quantise or compare it stores `layer + 1`
+// there if it still holds 0 (the head stores layers + 1). Codes of such a row are 0. The engine
+// turns it into an error after the pass; nothing downstream may crash on the values meanwhile.
+
+// x[r] = float(table[ids[r]]). ids are valid: the engine has checked them.
+struct EmbedArgs {
+  DenseMatrix table;             // [vocab, dim]
+  const int32_t* ids = nullptr;  // [rows]
+  float* x = nullptr;            // [rows, dim] out
+  int rows = 0;
+};
+
+// RMSNorm, int8 quantisation, the ternary products q, k and v, RoPE on q and k; q goes out, k and v
+// into the cache at the row's place. Per row (BitNet b1.58, arXiv 2402.17764; folded norm:
+// docs/numerics.md):
+//   z = x * gain; amax = max|z|
+//   amax == 0:  codes are all 0 and the result is +0
+//   otherwise   amax = max(amax, 1e-30f), s = (1.0f / amax) * 127.0f,
+//               code = clamp(rint(z * s), -128, 127)
+//   r = 1.0f / sqrt(canonical_sum(x * x) / float(dim) + eps)
+//   y[i] = float(W[i] . codes) * ((scale[i] / s) * r)
+//   RoPE rotates pairs (i, i + head_dim / 2) of every head of q and k:
+//   lo' = lo * cos - hi * sin, hi' = hi * cos + lo * sin
+//   k and v are clamped to +-65504 and rounded to half precision, or kept, as the cache's type says.
+struct QkvArgs {
+  const float* x = nullptr;     // [rows, dim]
+  const float* gain = nullptr;  // [dim]
+  float eps = 0;
+  TernaryMatrix q;  // [heads * head_dim, dim]
+  TernaryMatrix k;  // [kv_heads * head_dim, dim]
+  TernaryMatrix v;  // [kv_heads * head_dim, dim]
+  // [max position + 1, head_dim / 2], made by the host for every backend.
+  const float* rope_cos = nullptr;
+  const float* rope_sin = nullptr;
+  RowPlaces places;
+  float* q_out = nullptr;  // [rows, heads * head_dim] out
+  KvCache kv;              // in and out
+  int rows = 0;
+  int dim = 0;
+  int heads = 0;
+  int layer = 0;
+  int32_t* fault = nullptr;
+};
+
+// Causal grouped-query attention of each row over positions 0 .. its own, all of them already in
+// the cache. FlashDecoding (arXiv 2311.01282) with a fixed order: chunks of kAttentionChunk
+// positions, merged in ascending order.
+//   score = canonical_sum over head_dim of q * k, times float32(1 / sqrt(double(head_dim)))
+//   per chunk c: m = max score, p = exp(score - m), l = sum p, o = sum p * v (fma), ascending
+//   state = chunk 0; then M' = max(M, m), a = exp(M - M'), b = exp(m - M'),
+//   L = fma(L, a, l * b), O = fma(O, a, o * b);  out = O / L
+struct AttentionArgs {
+  const float* q = nullptr;  // [rows, heads * head_dim]
+  KvCache kv;
+  RowPlaces places;
+  float* out = nullptr;  // [rows, heads * head_dim] out
+  int rows = 0;
+  int heads = 0;
+};
+
+// A ternary product added to the residual stream: `attn_out` and `ffn_down`.
+//   gain given (a sub-norm): quantised with the folded norm of QkvArgs over `cols` values
+//   gain null:  amax = max(max|y|, 1e-5f), s and code as there, result = float(acc) * (scale / s)
+//   x += result
+struct ProjectArgs {
+  const float* y = nullptr;     // [rows, w.cols]
+  const float* gain = nullptr;  // [w.cols] or null
+  float eps = 0;                // of the sub-norm
+  TernaryMatrix w;              // [dim, cols]
+  float* x = nullptr;           // [rows, dim] in and out
+  int rows = 0;
+  int layer = 0;
+  int32_t* fault = nullptr;  // also set when x is not finite afterwards
+};
+
+enum class GateActivation : uint8_t {
+  kRelu2,  // t = g > 0 ? g : +0;  (t * t) * u
+  kSilu,   // (g / (1 + exp(-g))) * u
+};
+
+// RMSNorm and quantisation as in QkvArgs, the ternary products gate and up, u = act(gate) * up.
+struct FfnUpArgs {
+  const float* x = nullptr;     // [rows, dim]
+  const float* gain = nullptr;  // [dim]
+  float eps = 0;
+  TernaryMatrix gate;  // [ffn, dim]
+  TernaryMatrix up;    // [ffn, dim]
+  GateActivation act = GateActivation::kRelu2;
+  float* u = nullptr;  // [rows, ffn] out
+  int rows = 0;
+  int layer = 0;
+  int32_t* fault = nullptr;
+};
+
+// Final RMSNorm and the head, for the rows that are asked for.
+//   r = 1.0f / sqrt(canonical_sum(x * x) / float(dim) + eps);  normed = gain * (x * r)
+//   logits[v] = canonical_sum over dim of w[v] * normed
+//   argmax = the lowest id among the largest logits, ids in `banned` left out; -0 equals +0
+struct HeadArgs {
+  const float* x = nullptr;           // [input rows, dim]
+  const int32_t* row_list = nullptr;  // [rows]: which rows of x
+  const float* gain = nullptr;        // [dim]
+  float eps = 0;
+  DenseMatrix w;                    // [vocab, dim]
+  float* normed = nullptr;          // [rows, dim] out
+  float* logits = nullptr;          // [rows, vocab] out
+  int32_t* argmax = nullptr;        // [rows] out, or null
+  const int32_t* banned = nullptr;  // [n_banned] ids that argmax may not choose
+  int n_banned = 0;
+  int rows = 0;
+  int layers = 0;
+  int32_t* fault = nullptr;
+};
+
+}  // namespace edgellm

@@ -1,0 +1,284 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/canonical.h"
+#include "kernels/ref/ref.h"
+
+namespace edgellm::ref {
+namespace {
+
+void set_fault(int32_t* fault, int value) {
+  if (*fault == 0) *fault = value;
+}
+
+size_t at(int row, int width, int column = 0) {
+  return static_cast<size_t>(row) * static_cast<size_t>(width) + static_cast<size_t>(column);
+}
+
+// The sum of terms 0 .. n - 1 in the canonical order. `add(partial, i)` returns `partial` with term i
+// added to it: fma(a[i], b[i], partial) for a sum of products.
+template <class Add>
+float canonical_sum(int n, Add add) {
+  float partial[kPartials] = {};
+  for (int i = 0; i < n; ++i) partial[i % kPartials] = add(partial[i % kPartials], i);
+  for (int width = kPartials / 2; width >= 1; width /= 2) {
+    for (int j = 0; j < width; ++j) partial[j] += partial[j + width];
+  }
+  return partial[0] + 0.0f;  // a zero sum is +0
+}
+
+float dot(const float* a, const float* b, int n) {
+  return canonical_sum(n, [&](float partial, int i) { return std::fma(a[i], b[i], partial); });
+}
+
+float rms_factor(const float* x, int n, float eps) {
+  return 1.0f / std::sqrt(dot(x, x, n) / static_cast<float>(n) + eps);
+}
+
+// Weight (row, column) as -1, 0 or +1.
+int ternary_code(const TernaryMatrix& w, int row, int column) {
+  const size_t row_bytes = (static_cast<size_t>(w.cols) + 3) / 4;
+  const uint8_t byte = w.codes[static_cast<size_t>(row) * row_bytes + static_cast<size_t>(column / 4)];
+  const int bits = byte >> (2 * (column % 4)) & 3;
+  return bits == 3 ? -1 : bits;
+}
+
+// y[i] = float(W[i] . codes) * ((scale[i] / s) * r)
+std::vector<float> bit_linear(const TernaryMatrix& w, const std::vector<int8_t>& codes,
+                              const QuantisedRow& row) {
+  std::vector<float> y(static_cast<size_t>(w.rows));
+  for (int i = 0; i < w.rows; ++i) {
+    int32_t sum = 0;
+    for (int c = 0; c < w.cols; ++c) sum += ternary_code(w, i, c) * codes[static_cast<size_t>(c)];
+    const float scale = w.scale[w.n_scales == 1 ? 0 : i];
+    y[static_cast<size_t>(i)] = static_cast<float>(sum) * ((scale / row.s) * row.r);
+  }
+  return y;
+}
+
+void rotate(float* heads, int n_heads, int head_dim, const float* cosine, const float* sine) {
+  const int half = head_dim / 2;
+  for (int h = 0; h < n_heads; ++h) {
+    float* head = heads + at(h, head_dim);
+    for (int i = 0; i < half; ++i) {
+      const float low = head[i];
+      const float high = head[i + half];
+      head[i] = low * cosine[i] - high * sine[i];
+      head[i + half] = high * cosine[i] + low * sine[i];
+    }
+  }
+}
+
+float load(const void* pool, KvType type, size_t index) {
+  return type == KvType::kF16 ? from_half(static_cast<const uint16_t*>(pool)[index])
+                              : static_cast<const float*>(pool)[index];
+}
+
+void store(void* pool, KvType type, size_t index, float value) {
+  if (type == KvType::kF16) {
+    static_cast<uint16_t*>(pool)[index] = to_half(value);
+  } else {
+    static_cast<float*>(pool)[index] = value;
+  }
+}
+
+void project(const ProjectArgs& args) {
+  std::vector<int8_t> codes(static_cast<size_t>(args.w.cols));
+  for (int row = 0; row < args.rows; ++row) {
+    const QuantisedRow quantised = quantise_row(args.y + at(row, args.w.cols), args.gain, args.eps,
+                                                args.w.cols, codes.data());
+    if (!quantised.finite) set_fault(args.fault, args.layer + 1);
+    const std::vector<float> result = bit_linear(args.w, codes, quantised);
+    for (int i = 0; i < args.w.rows; ++i) {
+      float& x = args.x[at(row, args.w.rows, i)];
+      x += result[static_cast<size_t>(i)];
+      if (!std::isfinite(x)) set_fault(args.fault, args.layer + 1);
+    }
+  }
+}
+
+}  // namespace
+
+QuantisedRow quantise_row(const float* x, const float* gain, float eps, int n, int8_t* codes) {
+  QuantisedRow row;
+  std::vector<float> z(x, x + n);
+  if (gain != nullptr) {
+    for (int i = 0; i < n; ++i) z[static_cast<size_t>(i)] = x[i] * gain[i];
+    row.r = rms_factor(x, n, eps);
+  }
+  float amax = 0.0f;
+  for (float value : z) {
+    if (!std::isfinite(value)) row.finite = false;
+    amax = std::max(amax, std::fabs(value));
+  }
+  if (!row.finite || (gain != nullptr && amax == 0.0f)) {
+    std::fill(codes, codes + n, int8_t{0});
+    return row;
+  }
+  amax = std::max(amax, gain != nullptr ? 1e-30f : 1e-5f);
+  row.s = (1.0f / amax) * 127.0f;
+  for (int i = 0; i < n; ++i) {
+    const float code = std::rint(z[static_cast<size_t>(i)] * row.s);
+    codes[i] = static_cast<int8_t>(std::clamp(code, -128.0f, 127.0f));
+  }
+  return row;
+}
+
+void embed(const EmbedArgs& args) {
+  const int dim = args.table.cols;
+  for (int row = 0; row < args.rows; ++row) {
+    for (int i = 0; i < dim; ++i) {
+      args.x[at(row, dim, i)] = widen(args.table.data, args.table.type, at(args.ids[row], dim, i));
+    }
+  }
+}
+
+void qkv(const QkvArgs& args) {
+  const int head_dim = args.kv.head_dim;
+  std::vector<int8_t> codes(static_cast<size_t>(args.dim));
+  for (int row = 0; row < args.rows; ++row) {
+    const QuantisedRow quantised =
+        quantise_row(args.x + at(row, args.dim), args.gain, args.eps, args.dim, codes.data());
+    if (!quantised.finite) set_fault(args.fault, args.layer + 1);
+    std::vector<float> q = bit_linear(args.q, codes, quantised);
+    std::vector<float> k = bit_linear(args.k, codes, quantised);
+    const std::vector<float> v = bit_linear(args.v, codes, quantised);
+
+    const int position = args.places.position[row];
+    const float* cosine = args.rope_cos + at(position, head_dim / 2);
+    const float* sine = args.rope_sin + at(position, head_dim / 2);
+    rotate(q.data(), args.heads, head_dim, cosine, sine);
+    rotate(k.data(), args.kv.kv_heads, head_dim, cosine, sine);
+
+    std::copy(q.begin(), q.end(), args.q_out + at(row, args.q.rows));
+    for (int h = 0; h < args.kv.kv_heads; ++h) {
+      const size_t tile = args.kv.tile_offset(args.places.sequence[row], position, h);
+      for (int d = 0; d < head_dim; ++d) {
+        const size_t i = at(h, head_dim, d);
+        store(args.kv.k, args.kv.type, tile + key_index(position, d, head_dim), k[i]);
+        store(args.kv.v, args.kv.type, tile + value_index(position, d, head_dim), v[i]);
+      }
+    }
+  }
+}
+
+void attention(const AttentionArgs& args) {
+  const int head_dim = args.kv.head_dim;
+  const int group = args.heads / args.kv.kv_heads;
+  const float scale = attention_scale(head_dim);
+  std::vector<float> merged(static_cast<size_t>(head_dim));
+  std::vector<float> chunk_out(static_cast<size_t>(head_dim));
+  for (int row = 0; row < args.rows; ++row) {
+    const int length = args.places.position[row] + 1;
+    for (int h = 0; h < args.heads; ++h) {
+      const float* q = args.q + at(row, args.heads * head_dim, h * head_dim);
+      float* out = args.out + at(row, args.heads * head_dim, h * head_dim);
+      float max = 0.0f;
+      float sum = 0.0f;
+      for (int begin = 0; begin < length; begin += kAttentionChunk) {
+        const int count = std::min(kAttentionChunk, length - begin);
+        const size_t tile = args.kv.tile_offset(args.places.sequence[row], begin, h / group);
+
+        float p[kAttentionChunk];
+        float chunk_max = -std::numeric_limits<float>::infinity();
+        for (int j = 0; j < count; ++j) {
+          const float qk = canonical_sum(head_dim, [&](float partial, int d) {
+            const size_t i = tile + key_index(begin + j, d, head_dim);
+            return std::fma(q[d], load(args.kv.k, args.kv.type, i), partial);
+          });
+          p[j] = qk * scale;
+          chunk_max = std::max(chunk_max, p[j]);
+        }
+        float chunk_sum = 0.0f;
+        std::fill(chunk_out.begin(), chunk_out.end(), 0.0f);
+        for (int j = 0; j < count; ++j) {
+          p[j] = canonical_exp(p[j] - chunk_max);
+          chunk_sum += p[j];
+          for (int d = 0; d < head_dim; ++d) {
+            const size_t i = tile + value_index(begin + j, d, head_dim);
+            float& o = chunk_out[static_cast<size_t>(d)];
+            o = std::fma(p[j], load(args.kv.v, args.kv.type, i), o);
+          }
+        }
+
+        if (begin == 0) {
+          max = chunk_max;
+          sum = chunk_sum;
+          merged = chunk_out;
+          continue;
+        }
+        const float new_max = std::max(max, chunk_max);
+        const float a = canonical_exp(max - new_max);
+        const float b = canonical_exp(chunk_max - new_max);
+        max = new_max;
+        sum = std::fma(sum, a, chunk_sum * b);
+        for (int d = 0; d < head_dim; ++d) {
+          float& o = merged[static_cast<size_t>(d)];
+          o = std::fma(o, a, chunk_out[static_cast<size_t>(d)] * b);
+        }
+      }
+      for (int d = 0; d < head_dim; ++d) out[d] = merged[static_cast<size_t>(d)] / sum;
+    }
+  }
+}
+
+void attn_out(const ProjectArgs& args) { project(args); }
+
+void ffn_up(const FfnUpArgs& args) {
+  const int dim = args.gate.cols;
+  const int ffn = args.gate.rows;
+  std::vector<int8_t> codes(static_cast<size_t>(dim));
+  for (int row = 0; row < args.rows; ++row) {
+    const QuantisedRow quantised =
+        quantise_row(args.x + at(row, dim), args.gain, args.eps, dim, codes.data());
+    if (!quantised.finite) set_fault(args.fault, args.layer + 1);
+    const std::vector<float> gate = bit_linear(args.gate, codes, quantised);
+    const std::vector<float> up = bit_linear(args.up, codes, quantised);
+    for (int i = 0; i < ffn; ++i) {
+      const float g = gate[static_cast<size_t>(i)];
+      const float u = up[static_cast<size_t>(i)];
+      if (args.act == GateActivation::kRelu2) {
+        const float t = g > 0.0f ? g : 0.0f;
+        args.u[at(row, ffn, i)] = (t * t) * u;
+      } else {
+        args.u[at(row, ffn, i)] = (g / (1.0f + canonical_exp(-g))) * u;
+      }
+    }
+  }
+}
+
+void ffn_down(const ProjectArgs& args) { project(args); }
+
+void head(const HeadArgs& args) {
+  const int dim = args.w.cols;
+  const int vocab = args.w.rows;
+  for (int row = 0; row < args.rows; ++row) {
+    const float* x = args.x + at(args.row_list[row], dim);
+    float* normed = args.normed + at(row, dim);
+    const float r = rms_factor(x, dim, args.eps);
+    for (int i = 0; i < dim; ++i) normed[i] = args.gain[i] * (x[i] * r);
+
+    float* logits = args.logits + at(row, vocab);
+    for (int v = 0; v < vocab; ++v) {
+      logits[v] = canonical_sum(dim, [&](float partial, int i) {
+        return std::fma(widen(args.w.data, args.w.type, at(v, dim, i)), normed[i], partial);
+      });
+      if (!std::isfinite(logits[v])) set_fault(args.fault, args.layers + 1);
+    }
+
+    if (args.argmax == nullptr) continue;
+    int best = -1;
+    for (int v = 0; v < vocab; ++v) {
+      if (std::find(args.banned, args.banned + args.n_banned, v) != args.banned + args.n_banned) {
+        continue;
+      }
+      if (best < 0 || logits[v] > logits[best]) best = v;
+    }
+    args.argmax[row] = best;
+  }
+}
+
+}  // namespace edgellm::ref

@@ -1,0 +1,216 @@
+// Random operands of the ops, with what tests must not be kind to: scales and gains far from 1, rows
+// that are zero, tiny, huge or have one outlier, and poison around everything that is written.
+#pragma once
+
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/canonical.h"
+#include "kernels/cpu/primitives.h"
+#include "kernels/ops.h"
+#include "kernels/ref/ref.h"
+#include "tests/support/random.h"
+
+namespace edgellm::test {
+
+struct TernaryData {
+  std::vector<uint8_t> codes;
+  std::vector<float> scale;
+  TernaryMatrix matrix;
+
+  TernaryData(Random& random, int rows, int cols, bool scale_per_row = false) {
+    const size_t row_bytes = (static_cast<size_t>(cols) + 3) / 4;
+    codes.resize(static_cast<size_t>(rows) * row_bytes);
+    constexpr uint8_t kCodes[3] = {0, 1, 3};
+    for (int r = 0; r < rows; ++r) {
+      for (int c = 0; c < cols; ++c) {
+        codes[static_cast<size_t>(r) * row_bytes + static_cast<size_t>(c / 4)] |=
+            static_cast<uint8_t>(kCodes[random.below(3)] << (2 * (c % 4)));
+      }
+    }
+    scale.resize(scale_per_row ? static_cast<size_t>(rows) : 1);
+    for (float& s : scale) s = random.uniform(0.3f, 2.7f) / std::sqrt(0.66f * static_cast<float>(cols));
+    matrix = {codes.data(), scale.data(), static_cast<int>(scale.size()), rows, cols};
+  }
+};
+
+struct DenseData {
+  std::vector<uint8_t> bytes;
+  DenseMatrix matrix;
+
+  DenseData(Random& random, int rows, int cols, DenseType type) {
+    const size_t n = static_cast<size_t>(rows) * static_cast<size_t>(cols);
+    bytes.resize(n * (type == DenseType::kF32 ? 4 : 2));
+    for (size_t i = 0; i < n; ++i) {
+      const float value = 0.7f * random.normal();
+      if (type == DenseType::kF32) {
+        std::memcpy(&bytes[4 * i], &value, 4);
+      } else {
+        const uint16_t half = type == DenseType::kF16
+                                  ? to_half(value)
+                                  : static_cast<uint16_t>(float_to_bits(value) >> 16);
+        std::memcpy(&bytes[2 * i], &half, 2);
+      }
+    }
+    matrix = {bytes.data(), type, rows, cols};
+  }
+};
+
+// Activation rows of very different sizes. Row r is of kind (r + first) % 7.
+inline std::vector<float> activation_rows(Random& random, int rows, int cols) {
+  std::vector<float> x(static_cast<size_t>(rows) * static_cast<size_t>(cols));
+  const int first = random.below(7);
+  for (int r = 0; r < rows; ++r) {
+    float* row = x.data() + static_cast<size_t>(r) * static_cast<size_t>(cols);
+    const int kind = rows == 1 ? 0 : (r + first) % 7;
+    for (int c = 0; c < cols; ++c) {
+      const float n = random.normal();
+      row[c] = kind == 1   ? 0.0f
+               : kind == 2 ? 1e-8f * n
+               : kind == 3 ? 1e4f * n
+               : kind == 4 ? (n > 0 ? 3.0f : -3.0f)
+               : kind == 5 ? n * n * n
+                           : n;
+    }
+    if (kind == 6) row[random.below(cols)] = -1000.0f;
+  }
+  return x;
+}
+
+inline std::vector<float> gains(Random& random, int n) {
+  std::vector<float> g(static_cast<size_t>(n));
+  for (float& v : g) v = 1.0f + 0.4f * random.normal();
+  return g;
+}
+
+// An output array between two guards, all of it filled with a NaN that no op computes.
+template <class T>
+class Poisoned {
+ public:
+  explicit Poisoned(size_t n) : n_(n), bytes_((n + 2 * kGuard) * sizeof(T), 0xfe) {}
+  T* data() { return reinterpret_cast<T*>(bytes_.data()) + kGuard; }
+  size_t size() const { return n_; }
+  std::span<T> values() { return {data(), n_}; }
+  bool guards_intact() const {
+    for (size_t i = 0; i < kGuard * sizeof(T); ++i) {
+      if (bytes_[i] != 0xfe || bytes_[bytes_.size() - 1 - i] != 0xfe) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr size_t kGuard = 64;
+  size_t n_;
+  std::vector<uint8_t> bytes_;
+};
+
+// Empty when a and b are the same bits, else the first index that differs with both values.
+template <class A, class B>
+std::string first_difference(const A& a, const B& b) {
+  if (a.size() != b.size()) return "sizes differ";
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::memcmp(&a[i], &b[i], sizeof a[i]) != 0) {
+      return "at " + std::to_string(i) + " of " + std::to_string(a.size()) + ": " +
+             std::to_string(a[i]) + " and " + std::to_string(b[i]);
+    }
+  }
+  return "";
+}
+
+// A paged KV cache whose blocks are scattered over the pool, all of it poisoned with NaN.
+struct CacheData {
+  int sequences;
+  std::vector<int32_t> block_table;
+  std::vector<uint8_t> k, v;
+  KvCache cache;
+
+  CacheData(Random& random, int sequences_, int max_positions, int block_size, int kv_heads,
+            int head_dim, KvType type)
+      : sequences(sequences_) {
+    const int blocks = (max_positions + block_size - 1) / block_size;
+    for (int i = 0; i < sequences * blocks; ++i) block_table.push_back(i);
+    for (int i = sequences * blocks - 1; i > 0; --i) {
+      std::swap(block_table[static_cast<size_t>(i)], block_table[static_cast<size_t>(random.below(i + 1))]);
+    }
+    cache.block_table = block_table.data();
+    cache.blocks_per_sequence = blocks;
+    cache.block_size = block_size;
+    cache.kv_heads = kv_heads;
+    cache.head_dim = head_dim;
+    cache.type = type;
+    const size_t bytes = static_cast<size_t>(sequences * blocks) * cache.block_elements() *
+                         (type == KvType::kF16 ? 2 : 4);
+    k.assign(bytes, 0xff);  // NaN in both types
+    v.assign(bytes, 0xff);
+    point();
+  }
+  CacheData(const CacheData& other)
+      : sequences(other.sequences), block_table(other.block_table), k(other.k), v(other.v),
+        cache(other.cache) {
+    point();
+  }
+  CacheData& operator=(const CacheData&) = delete;
+
+  // Bits of one element of the keys or values; index() is a backend's order within a tile.
+  template <class Index>
+  uint32_t element(bool key, int sequence, int position, int head, Index index) const {
+    const size_t i = cache.tile_offset(sequence, position, head) + index;
+    const std::vector<uint8_t>& pool = key ? k : v;
+    const size_t size = cache.type == KvType::kF16 ? 2 : 4;
+    uint32_t bits = 0;
+    std::memcpy(&bits, &pool[i * size], size);
+    return bits;
+  }
+
+  // The same content in the order of the CPU backend, from one in the order of ref.
+  CacheData reordered_for_cpu() const {
+    CacheData copy(*this);
+    const size_t size = cache.type == KvType::kF16 ? 2 : 4;
+    for (int s = 0; s < sequences; ++s) {
+      for (int p = 0; p < cache.blocks_per_sequence * cache.block_size; ++p) {
+        for (int h = 0; h < cache.kv_heads; ++h) {
+          const size_t tile = cache.tile_offset(s, p, h);
+          for (int d = 0; d < cache.head_dim; ++d) {
+            const size_t from_k = tile + ref::key_index(p, d, cache.head_dim);
+            const size_t to_k = tile + static_cast<size_t>(cpu::key_index(p, d));
+            std::memcpy(&copy.k[to_k * size], &k[from_k * size], size);
+            const size_t from_v = tile + ref::value_index(p, d, cache.head_dim);
+            const size_t to_v =
+                tile + static_cast<size_t>(cpu::value_index(p, d, cache.head_dim));
+            std::memcpy(&copy.v[to_v * size], &v[from_v * size], size);
+          }
+        }
+      }
+    }
+    return copy;
+  }
+
+ private:
+  void point() {
+    cache.block_table = block_table.data();
+    cache.k = k.data();
+    cache.v = v.data();
+  }
+};
+
+// cos and sin as the engine makes them, for positions 0 .. positions - 1.
+struct RopeData {
+  std::vector<float> cosine, sine;
+  RopeData(int positions, int head_dim, double theta) {
+    for (int p = 0; p < positions; ++p) {
+      for (int i = 0; i < head_dim / 2; ++i) {
+        const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
+        const float inv_freq =
+            1.0f / static_cast<float>(std::pow(theta, static_cast<double>(exponent)));
+        const double angle = static_cast<double>(static_cast<float>(p) * inv_freq);
+        cosine.push_back(static_cast<float>(std::cos(angle)));
+        sine.push_back(static_cast<float>(std::sin(angle)));
+      }
+    }
+  }
+};
+
+}  // namespace edgellm::test
