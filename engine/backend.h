@@ -1,0 +1,70 @@
+// One narrow call per step between the engine's host logic and a device: forward().
+//
+// A step is a batch of rows. Decode is one row per live sequence, prefill many rows of one. Both
+// devices run the same five ops a layer (kernels/ops.h) and give the same bits for a row, whatever
+// other rows are with it. The engine speaks token ids only; text belongs to the tokenizer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/progress.h"
+#include "kernels/ops.h"
+#include "model/model_file.h"
+
+namespace edgellm {
+
+struct EngineOptions {
+  int context = 0;            // positions per sequence; 0: the model's maximum
+  int sequences = 1;          // sequences that can be live at the same time
+  int max_rows = 256;         // rows of one pass: the longest prefill chunk
+  KvType kv_type = KvType::kF16;
+  int threads = 0;            // CPU worker threads; 0: one per core this process may use
+  bool low_memory = false;    // give weight pages back after use (the golden run of a conversion)
+};
+
+// Rows of one pass; the three arrays have one entry per row.
+struct Batch {
+  std::span<const int32_t> ids;        // token of each row
+  std::span<const int32_t> sequences;  // slot of the sequence, 0 .. options.sequences - 1
+  std::span<const int32_t> positions;  // of a sequence ascending, without gaps since its last pass
+};
+
+// What a pass is asked for besides filling the KV cache.
+struct Outputs {
+  std::span<const int32_t> rows;       // rows of the batch whose result is wanted; may be empty
+  std::span<const int32_t> banned;     // ids the arg-max may not choose
+  std::span<int32_t> argmax;           // [rows.size()] or empty
+  std::span<float> logits;             // [rows.size(), vocab] or empty
+  std::span<float> hidden;             // [layers + 1, batch rows, dim] or empty: embedding, residual
+                                       // after layers 1 .. layers - 1, final norm's output
+};
+
+// Bytes that a backend took, for `info` and `--verbose`.
+struct MemoryPlan {
+  uint64_t weights = 0;
+  uint64_t kv_cache = 0;
+  uint64_t workspace = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // Throws Error (kRuntime) that names the layer when a value stops being finite.
+  virtual void forward(const Batch& batch, const Outputs& outputs) = 0;
+
+  virtual std::string device_name() const = 0;  // "cpu (AMD EPYC, avx512, 2 threads)"
+  virtual MemoryPlan memory() const = 0;
+  virtual int context() const = 0;   // positions per sequence
+  virtual int max_rows() const = 0;  // rows of one pass at most
+  virtual const ModelFile& model() const = 0;
+};
+
+// `model` must outlive the backend.
+std::unique_ptr<Backend> make_cpu_backend(const ModelFile& model, const EngineOptions& options);
+
+}  // namespace edgellm

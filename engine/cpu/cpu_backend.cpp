@@ -1,0 +1,274 @@
+// The layer loop on the CPU.
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "base/error.h"
+#include "engine/backend.h"
+#include "engine/rope_table.h"
+#include "engine/views.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/primitives.h"
+
+namespace edgellm {
+namespace {
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+std::string cpu_model_name() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(cpuinfo, line)) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+// Zeroed memory that takes physical pages only when written: a KV cache for a long context costs
+// what the run fills of it.
+class LazyMemory {
+ public:
+  explicit LazyMemory(size_t bytes) : bytes_(std::max<size_t>(bytes, 1)) {
+    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                 -1, 0);
+    if (data_ == MAP_FAILED) {
+      throw Error(ExitCode::kRuntime, "no memory for a KV cache of " + std::to_string(bytes >> 20) +
+                                          " MiB (" + std::strerror(errno) +
+                                          "); a smaller context (-c) needs less");
+    }
+  }
+  ~LazyMemory() { munmap(data_, bytes_); }
+  LazyMemory(const LazyMemory&) = delete;
+  LazyMemory& operator=(const LazyMemory&) = delete;
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const ModelFile& model, const EngineOptions& options)
+      : model_(model),
+        config_(model.config()),
+        options_(options),
+        context_(options.context > 0 ? options.context : config_.max_context),
+        blocks_per_sequence_(1),
+        block_size_((context_ + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk),
+        kv_layer_bytes_(static_cast<size_t>(options.sequences) * static_cast<size_t>(block_size_) *
+                        static_cast<size_t>(config_.kv_dim()) *
+                        (options.kv_type == KvType::kF16 ? 2 : 4)),
+        kv_memory_(2 * static_cast<size_t>(config_.layers) * kv_layer_bytes_),
+        rope_(model.weights().inv_freq),
+        pool_(options.threads > 0 ? options.threads : usable_cores(), cpu::primitives()) {
+    require(options.sequences >= 1 && options.max_rows >= 1, "a backend needs a row and a sequence");
+    // One block a sequence: each cache is contiguous.
+    for (int s = 0; s < options.sequences; ++s) block_table_.push_back(s);
+    const size_t rows = static_cast<size_t>(options.max_rows);
+    x_.resize(rows * static_cast<size_t>(config_.dim));
+    q_.resize(rows * static_cast<size_t>(config_.q_dim()));
+    attention_.resize(rows * static_cast<size_t>(config_.q_dim()));
+    u_.resize(rows * static_cast<size_t>(config_.ffn));
+  }
+
+  void forward(const Batch& batch, const Outputs& outputs) override {
+    check(batch, outputs);
+    const int rows = static_cast<int>(batch.ids.size());
+    const Weights& weights = model_.weights();
+    rope_.grow(*std::max_element(batch.positions.begin(), batch.positions.end()) + 1);
+    const RowPlaces places{batch.sequences.data(), batch.positions.data()};
+    const GateActivation act = view(config_.act);
+    const float eps = config_.norm_eps;
+    int32_t fault = 0;
+
+    cpu::embed({view(weights.embedding), batch.ids.data(), x_.data(), rows}, pool_);
+    keep_hidden(outputs, 0, rows);
+    for (int l = 0; l < config_.layers; ++l) {
+      const LayerWeights& w = weights.layers[static_cast<size_t>(l)];
+      const KvCache kv = cache_of_layer(l);
+      cpu::qkv({x_.data(), w.attn_norm.data(), eps, view(w.q), view(w.k), view(w.v), rope_.cosine(),
+                rope_.sine(), places, q_.data(), kv, rows, config_.dim, config_.heads, l, &fault},
+               pool_);
+      cpu::attention({q_.data(), kv, places, attention_.data(), rows, config_.heads}, pool_);
+      cpu::attn_out({attention_.data(), gain_or_null(w.attn_sub_norm), eps, view(w.o), x_.data(),
+                     rows, l, &fault},
+                    pool_);
+      cpu::ffn_up({x_.data(), w.ffn_norm.data(), eps, view(w.gate), view(w.up), act, u_.data(), rows,
+                   l, &fault},
+                  pool_);
+      cpu::ffn_down({u_.data(), gain_or_null(w.ffn_sub_norm), eps, view(w.down), x_.data(), rows, l,
+                     &fault},
+                    pool_);
+      if (l + 1 < config_.layers) keep_hidden(outputs, l + 1, rows);
+      if (options_.low_memory) model_.release_pages(w);
+      throw_on(fault);
+    }
+    run_head(batch, outputs, fault);
+    throw_on(fault);
+    if (options_.low_memory) {
+      model_.release_pages(weights.head);
+      model_.release_pages(weights.embedding);
+    }
+  }
+
+  std::string device_name() const override {
+    return "cpu (" + cpu_model_name() + ", " + pool_.isa().name + ", " +
+           std::to_string(pool_.threads()) + (pool_.threads() == 1 ? " thread)" : " threads)");
+  }
+
+  MemoryPlan memory() const override {
+    MemoryPlan plan;
+    plan.weights = model_.file_bytes();
+    plan.kv_cache = kv_memory_.bytes();
+    plan.workspace = pool_.scratch_bytes() + rope_.bytes() +
+                     (x_.capacity() + q_.capacity() + attention_.capacity() + u_.capacity() +
+                      normed_.capacity() + logits_.capacity()) *
+                         sizeof(float);
+    return plan;
+  }
+
+  int context() const override { return context_; }
+  int max_rows() const override { return options_.max_rows; }
+  const ModelFile& model() const override { return model_; }
+
+ private:
+  static const float* gain_or_null(std::span<const float> gain) {
+    return gain.empty() ? nullptr : gain.data();
+  }
+
+  void check(const Batch& batch, const Outputs& outputs) const {
+    const size_t rows = batch.ids.size();
+    require(rows >= 1 && rows <= static_cast<size_t>(options_.max_rows),
+            "a pass has between one and max_rows rows");
+    require(batch.positions.size() == rows && batch.sequences.size() == rows,
+            "a batch's arrays have one entry a row");
+    for (size_t i = 0; i < rows; ++i) {
+      require(batch.ids[i] >= 0 && batch.ids[i] < config_.vocab, "a token id is outside the vocabulary");
+      require(batch.positions[i] >= 0 && batch.positions[i] < context_,
+              "a position is outside the context");
+      require(batch.sequences[i] >= 0 && batch.sequences[i] < options_.sequences,
+              "a sequence slot is outside the cache");
+    }
+    for (int32_t row : outputs.rows) {
+      require(row >= 0 && static_cast<size_t>(row) < rows, "an output row is not in the batch");
+    }
+    const size_t vocab = static_cast<size_t>(config_.vocab);
+    require(outputs.argmax.empty() || outputs.argmax.size() == outputs.rows.size(),
+            "arg-max has one entry an output row");
+    require(outputs.logits.empty() || outputs.logits.size() == outputs.rows.size() * vocab,
+            "logits are [output rows, vocab]");
+    require(outputs.hidden.empty() ||
+                outputs.hidden.size() == static_cast<size_t>(config_.layers + 1) * rows *
+                                             static_cast<size_t>(config_.dim),
+            "hidden states are [layers + 1, rows, dim]");
+  }
+
+  KvCache cache_of_layer(int layer) {
+    std::byte* base = kv_memory_.data() + 2 * static_cast<size_t>(layer) * kv_layer_bytes_;
+    KvCache kv;
+    kv.k = base;
+    kv.v = base + kv_layer_bytes_;
+    kv.block_table = block_table_.data();
+    kv.blocks_per_sequence = blocks_per_sequence_;
+    kv.block_size = block_size_;
+    kv.kv_heads = config_.kv_heads;
+    kv.head_dim = config_.head_dim;
+    kv.type = options_.kv_type;
+    return kv;
+  }
+
+  void keep_hidden(const Outputs& outputs, int index, int rows) const {
+    if (outputs.hidden.empty()) return;
+    const size_t values = static_cast<size_t>(rows) * static_cast<size_t>(config_.dim);
+    std::copy_n(x_.data(), values, outputs.hidden.data() + static_cast<size_t>(index) * values);
+  }
+
+  void run_head(const Batch& batch, const Outputs& outputs, int32_t& fault) {
+    if (outputs.rows.empty() && outputs.hidden.empty()) return;
+    const Weights& weights = model_.weights();
+    HeadArgs head;
+    head.x = x_.data();
+    head.gain = weights.final_norm.data();
+    head.eps = config_.norm_eps;
+    head.w = view(weights.head);
+    head.banned = outputs.banned.data();
+    head.n_banned = static_cast<int>(outputs.banned.size());
+    head.layers = config_.layers;
+    head.fault = &fault;
+    const size_t dim = static_cast<size_t>(config_.dim);
+    if (!outputs.hidden.empty()) {
+      // The final norm of every row of the batch; no logits are asked for here.
+      std::vector<int32_t> all(batch.ids.size());
+      for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
+      HeadArgs norm_only = head;
+      norm_only.row_list = all.data();
+      norm_only.rows = static_cast<int>(all.size());
+      norm_only.w.rows = 0;
+      norm_only.normed =
+          outputs.hidden.data() + static_cast<size_t>(config_.layers) * all.size() * dim;
+      cpu::head(norm_only, pool_);
+    }
+    if (outputs.rows.empty()) return;
+    normed_.resize(outputs.rows.size() * dim);
+    head.row_list = outputs.rows.data();
+    head.rows = static_cast<int>(outputs.rows.size());
+    head.normed = normed_.data();
+    head.logits = outputs.logits.data();
+    if (outputs.logits.empty()) {
+      logits_.resize(outputs.rows.size() * static_cast<size_t>(config_.vocab));
+      head.logits = logits_.data();
+    }
+    head.argmax = outputs.argmax.empty() ? nullptr : outputs.argmax.data();
+    cpu::head(head, pool_);
+  }
+
+  void throw_on(int32_t fault) const {
+    if (fault == 0) return;
+    const std::string where =
+        fault > config_.layers ? "the logits" : "layer " + std::to_string(fault - 1);
+    throw Error(ExitCode::kRuntime,
+                "a value in " + where + " is not finite (NaN or infinity): the weights of " +
+                    model_.path() + " do not fit together; `edgellm verify` tells more");
+  }
+
+  const ModelFile& model_;
+  const ModelConfig& config_;
+  const EngineOptions options_;
+  const int context_;
+  const int blocks_per_sequence_;
+  const int block_size_;  // positions of a sequence's one block
+  const size_t kv_layer_bytes_;
+  LazyMemory kv_memory_;  // per layer: keys, then values
+  std::vector<int32_t> block_table_;
+  RopeTable rope_;
+  cpu::Pool pool_;
+  std::vector<float> x_;          // [max_rows, dim] residual stream
+  std::vector<float> q_;          // [max_rows, q_dim]
+  std::vector<float> attention_;  // [max_rows, q_dim]
+  std::vector<float> u_;          // [max_rows, ffn]
+  std::vector<float> normed_;     // [output rows, dim]
+  std::vector<float> logits_;     // [output rows, vocab], where the caller gives no place
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(const ModelFile& model, const EngineOptions& options) {
+  return std::make_unique<CpuBackend>(model, options);
+}
+
+}  // namespace edgellm

@@ -1,0 +1,146 @@
+#include "engine/generate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+
+namespace edgellm {
+namespace {
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void check_prompt(const Backend& backend, const GenerateRequest& request) {
+  const int vocab = backend.model().config().vocab;
+  if (request.prompt_ids.empty()) {
+    throw Error(ExitCode::kUsage, "the prompt is empty: give at least one token");
+  }
+  for (int32_t id : request.prompt_ids) {
+    if (id < 0 || id >= vocab) {
+      throw Error(ExitCode::kUsage, "token id " + std::to_string(id) +
+                                        " is outside the model's vocabulary of " +
+                                        std::to_string(vocab) + " (ids from 0 to " +
+                                        std::to_string(vocab - 1) + ")");
+    }
+  }
+  if (request.prompt_ids.size() >= static_cast<size_t>(backend.context())) {
+    throw Error(ExitCode::kPromptDoesNotFit,
+                "the prompt has " + std::to_string(request.prompt_ids.size()) +
+                    " tokens and the answer needs room for one more, but the context holds " +
+                    std::to_string(backend.context()) +
+                    "; shorten the prompt or give a larger context (-c, at most " +
+                    std::to_string(backend.model().config().max_context) + " for this model)");
+  }
+}
+
+}  // namespace
+
+const char* to_string(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kStopString:
+      return "stop_string";
+    case FinishReason::kContext:
+      return "context";
+    case FinishReason::kInterrupted:
+      break;
+  }
+  return "interrupted";
+}
+
+GenerateResult generate(Backend& backend, const GenerateRequest& request) {
+  check_prompt(backend, request);
+  GenerateResult result;
+  if (request.max_tokens == 0) return result;
+  const int64_t start = now_ns();
+  const auto interrupted = [&] { return request.interrupted && request.interrupted(); };
+  const std::span<const int32_t> banned =
+      request.ignore_stop_ids ? request.stop_ids : std::span<const int32_t>();
+  const int32_t last_row = 0;  // of a decode step
+  int position = 0;
+  int32_t next = -1;
+
+  // Prefill. Only the last row of the last chunk is asked for its arg-max.
+  const int prompt = static_cast<int>(request.prompt_ids.size());
+  const int chunk = request.prefill_chunk > 0 ? std::min(request.prefill_chunk, backend.max_rows())
+                                              : backend.max_rows();
+  std::vector<int32_t> positions(static_cast<size_t>(chunk));
+  const std::vector<int32_t> sequences(static_cast<size_t>(chunk), 0);
+  while (position < prompt) {
+    if (interrupted()) {
+      result.finish_reason = FinishReason::kInterrupted;
+      result.prompt_eval_ns = now_ns() - start;
+      return result;
+    }
+    const int rows = std::min(chunk, prompt - position);
+    for (int i = 0; i < rows; ++i) positions[static_cast<size_t>(i)] = position + i;
+    const Batch batch{request.prompt_ids.subspan(static_cast<size_t>(position), static_cast<size_t>(rows)),
+                      std::span(sequences).first(static_cast<size_t>(rows)),
+                      std::span(positions).first(static_cast<size_t>(rows))};
+    const int32_t row = rows - 1;
+    Outputs outputs;
+    if (position + rows == prompt) {
+      outputs.rows = {&row, 1};
+      outputs.argmax = {&next, 1};
+      outputs.banned = banned;
+    }
+    backend.forward(batch, outputs);
+    position += rows;
+  }
+  result.prompt_eval_ns = now_ns() - start;
+
+  // Decode. `position` is the newest token's place: it and the tokens before it fill position + 1.
+  int64_t last_token_at = 0;
+  for (;;) {
+    if (next < 0) {
+      throw Error(ExitCode::kUsage, "every token of the vocabulary is a stop id and --ignore-eos bans them all");
+    }
+    const int64_t token_at = now_ns();
+    if (result.token_ids.empty()) {
+      result.ttft_ns = token_at - start;
+    } else {
+      result.inter_token_ns.push_back(token_at - last_token_at);
+    }
+    last_token_at = token_at;
+    result.token_ids.push_back(next);
+    const bool is_stop = !request.ignore_stop_ids &&
+                         std::find(request.stop_ids.begin(), request.stop_ids.end(), next) !=
+                             request.stop_ids.end();
+    const bool wants_more = !request.on_token || request.on_token(next);
+    if (is_stop) {
+      result.finish_reason = FinishReason::kStop;
+    } else if (!wants_more) {
+      result.finish_reason = FinishReason::kStopString;
+    } else if (request.max_tokens >= 0 &&
+               result.token_ids.size() >= static_cast<size_t>(request.max_tokens)) {
+      result.finish_reason = FinishReason::kLength;
+    } else if (position + 1 >= backend.context()) {
+      result.finish_reason = FinishReason::kContext;
+    } else if (interrupted()) {
+      result.finish_reason = FinishReason::kInterrupted;
+    } else {
+      const Batch batch{{&next, 1}, std::span(sequences).first(1), {&position, 1}};
+      Outputs outputs;
+      int32_t chosen = -1;
+      outputs.rows = {&last_row, 1};
+      outputs.argmax = {&chosen, 1};
+      outputs.banned = banned;
+      backend.forward(batch, outputs);
+      next = chosen;
+      ++position;
+      continue;
+    }
+    break;
+  }
+  result.eval_ns = last_token_at - start - result.ttft_ns;
+  return result;
+}
+
+}  // namespace edgellm

@@ -1,0 +1,49 @@
+// Prompt in, tokens out, for one sequence: prefill in chunks, then greedy decode.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/backend.h"
+
+namespace edgellm {
+
+enum class FinishReason {
+  kStop,         // a stop id was generated (it is the last of token_ids)
+  kLength,       // max_tokens reached
+  kStopString,   // on_token said so
+  kContext,      // the context is full
+  kInterrupted,  // `interrupted` said so
+};
+
+const char* to_string(FinishReason reason);  // "stop", "length", "stop_string", ...
+
+struct GenerateRequest {
+  std::span<const int32_t> prompt_ids;  // at least one id, all within the vocabulary
+  int max_tokens = -1;                  // -1: until the context is full
+  std::span<const int32_t> stop_ids;
+  bool ignore_stop_ids = false;  // never choose a stop id
+  int prefill_chunk = 0;         // rows a pass; 0: as many as the backend takes
+  // Called with each id as it comes; false ends the run with kStopString. May be empty.
+  std::function<bool(int32_t id)> on_token;
+  // Polled between steps; true ends the run with kInterrupted. May be empty.
+  std::function<bool()> interrupted;
+};
+
+struct GenerateResult {
+  std::vector<int32_t> token_ids;
+  FinishReason finish_reason = FinishReason::kLength;
+  int64_t prompt_eval_ns = 0;  // prefill, the first token included
+  int64_t eval_ns = 0;         // all tokens after the first
+  int64_t ttft_ns = 0;         // from the call to the first token handed over
+  std::vector<int64_t> inter_token_ns;  // gaps between tokens, token_ids.size() - 1 of them
+};
+
+// Throws Error: kPromptDoesNotFit when the prompt and one token exceed the context, kUsage for an
+// empty prompt or an id outside the vocabulary.
+GenerateResult generate(Backend& backend, const GenerateRequest& request);
+
+}  // namespace edgellm
