@@ -1,0 +1,200 @@
+#include "tokenizer/pretokenizer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "tokenizer/byte_level.h"
+#include "tokenizer/unicode.h"
+
+namespace edgellm::tok {
+
+namespace {
+
+constexpr const char* kSupported = "Split, ByteLevel, Digits, Punctuation, Sequence";
+
+// The pattern that ByteLevel with use_regex stands for (GPT-2's encoder.py).
+constexpr const char* kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+using Match = PreTokenizer::Match;
+
+// The matches, and what is between them, as one gapless list.
+void fill_gaps(const std::vector<ByteRange>& found, size_t size, std::vector<Match>& matches) {
+  size_t end = 0;
+  for (const ByteRange& range : found) {
+    if (end != range.begin) matches.push_back({{end, range.begin}, false});
+    matches.push_back({range, true});
+    end = range.end;
+  }
+  if (end != size) matches.push_back({{end, size}, false});
+}
+
+void match_characters(bool (*test)(char32_t), std::string_view text,
+                      std::vector<ByteRange>& found) {
+  found.clear();
+  for (size_t i = 0; i < text.size();) {
+    const Utf8Unit unit = read_utf8(text, i);
+    if (test(unit.character)) found.push_back({i, i + unit.n_bytes});
+    i += unit.n_bytes;
+  }
+}
+
+}  // namespace
+
+PreTokenizer::PreTokenizer(const JsonNode& node) {
+  add_steps(node);
+  if (!has_byte_level_) {
+    node.refuse(node.is_null() ? "null" : "a pre-tokenizer without ByteLevel",
+                "byte-level BPE, whose pre-tokenizer is or contains ByteLevel");
+  }
+  // With nothing behind it the detour through the alphabet ends where it began.
+  if (std::holds_alternative<AlphabetStep>(steps_.back())) {
+    steps_.pop_back();
+  } else {
+    ends_in_alphabet_ = true;
+  }
+}
+
+void PreTokenizer::add_steps(const JsonNode& node) {
+  if (node.is_null()) return;
+  const std::string& type = node.at("type").string();
+  if (type == "Sequence") {
+    const JsonNode members = node.at("pretokenizers");
+    for (size_t i = 0; i < members.size(); ++i) add_steps(members.at(i));
+  } else if (type == "Split") {
+    add_split(node);
+  } else if (type == "ByteLevel") {
+    add_byte_level(node);
+  } else if (type == "Digits") {
+    const bool individual = node.at("individual_digits").boolean();
+    steps_.push_back(SplitStep{CharacterTest{is_numeric},
+                               individual ? Behavior::kIsolated : Behavior::kContiguous, false});
+  } else if (type == "Punctuation") {
+    const JsonNode behavior = node.find("behavior");
+    steps_.push_back(SplitStep{CharacterTest{is_punctuation},
+                               behavior.is_null() ? Behavior::kIsolated : behavior_of(behavior),
+                               false});
+  } else {
+    node.refuse("the pre-tokenizer " + in_quotes(type), kSupported);
+  }
+}
+
+void PreTokenizer::add_split(const JsonNode& node) {
+  const JsonNode pattern = node.at("pattern");
+  const bool is_regex = !pattern.find("Regex").is_null();
+  const JsonNode text = pattern.at(is_regex ? "Regex" : "String");
+  steps_.push_back(
+      SplitStep{Regex(text.string(), is_regex ? Regex::Syntax::kOniguruma : Regex::Syntax::kLiteral,
+                      text.path()),
+                behavior_of(node.at("behavior")), node.at("invert").boolean()});
+}
+
+void PreTokenizer::add_byte_level(const JsonNode& node) {
+  if (has_byte_level_) node.refuse("a second ByteLevel", "one");
+  has_byte_level_ = true;
+  if (node.at("add_prefix_space").boolean()) steps_.push_back(PrefixSpaceStep{});
+  if (node.find("use_regex").boolean_or(true)) {
+    steps_.push_back(SplitStep{Regex(kGpt2Pattern, Regex::Syntax::kOniguruma, node.path()),
+                               Behavior::kIsolated, false});
+  }
+  steps_.push_back(AlphabetStep{});
+}
+
+PreTokenizer::Behavior PreTokenizer::behavior_of(const JsonNode& node) {
+  const std::string& name = node.string();
+  if (name == "Removed") return Behavior::kRemoved;
+  if (name == "Isolated") return Behavior::kIsolated;
+  if (name == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return Behavior::kMergedWithNext;
+  if (name == "Contiguous") return Behavior::kContiguous;
+  node.refuse(in_quotes(name), "Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous");
+}
+
+// Appends the parts of one word to scratch.next.
+void PreTokenizer::split_word(const SplitStep& step, std::string_view word, Scratch& scratch) {
+  if (const Regex* regex = std::get_if<Regex>(&step.pattern)) {
+    regex->find_all(word, scratch.searcher, scratch.found);
+  } else {
+    match_characters(std::get<CharacterTest>(step.pattern), word, scratch.found);
+  }
+  std::vector<Match>& matches = scratch.matches;
+  matches.clear();
+  fill_gaps(scratch.found, word.size(), matches);
+  if (step.invert) {
+    for (Match& match : matches) match.is_match = !match.is_match;
+  }
+
+  // Joins neighbours in place: `joins(before, match)` says whether a match goes to its predecessor.
+  const auto join = [](auto first, auto last, auto joins) {
+    if (first == last) return first;
+    auto kept = first;
+    bool before = first->is_match;
+    for (auto match = first + 1; match != last; ++match) {
+      if (joins(before, match->is_match)) {
+        kept->range = {std::min(kept->range.begin, match->range.begin),
+                       std::max(kept->range.end, match->range.end)};
+      } else {
+        ++kept;
+        kept->range = match->range;
+      }
+      before = match->is_match;
+    }
+    return kept + 1;
+  };
+  const auto to_neighbour = [](bool before, bool match) { return match && !before; };
+  const auto to_equal = [](bool before, bool match) { return match == before; };
+  switch (step.behavior) {
+    case Behavior::kIsolated:
+      break;
+    case Behavior::kRemoved:
+      std::erase_if(matches, [](const Match& match) { return match.is_match; });
+      break;
+    case Behavior::kMergedWithPrevious:
+      matches.erase(join(matches.begin(), matches.end(), to_neighbour), matches.end());
+      break;
+    case Behavior::kMergedWithNext:
+      std::reverse(matches.begin(), matches.end());
+      matches.erase(join(matches.begin(), matches.end(), to_neighbour), matches.end());
+      std::reverse(matches.begin(), matches.end());
+      break;
+    case Behavior::kContiguous:
+      matches.erase(join(matches.begin(), matches.end(), to_equal), matches.end());
+      break;
+  }
+  for (const Match& match : matches) {
+    if (match.range.begin == match.range.end) continue;
+    scratch.next.push_back(word.substr(match.range.begin, match.range.end - match.range.begin));
+  }
+}
+
+void PreTokenizer::split(std::string_view text, Scratch& scratch,
+                         std::vector<std::string_view>& words) const {
+  words.clear();
+  if (!text.empty()) words.push_back(text);
+  const auto rewrite = [&](std::string word) {
+    return std::string_view(scratch.rewritten.emplace_back(std::move(word)));
+  };
+  for (const Step& step : steps_) {
+    if (const SplitStep* split = std::get_if<SplitStep>(&step)) {
+      scratch.next.clear();
+      for (const std::string_view word : words) split_word(*split, word, scratch);
+      words.swap(scratch.next);
+    } else if (std::holds_alternative<PrefixSpaceStep>(step)) {
+      for (std::string_view& word : words) {
+        if (word.front() != ' ') word = rewrite(std::string(1, ' ').append(word));
+      }
+    } else {
+      for (std::string_view& word : words) word = rewrite(to_alphabet(word));
+    }
+  }
+  if (ends_in_alphabet_) {
+    for (std::string_view& word : words) {
+      std::string bytes;
+      require(from_alphabet(word, bytes), "PreTokenizer: a word left the alphabet");
+      word = rewrite(std::move(bytes));
+    }
+  }
+}
+
+}  // namespace edgellm::tok

@@ -1,0 +1,353 @@
+#include "tokenizer/tokenizer.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/json_node.h"
+#include "tokenizer/pretokenizer.h"
+#include "tokenizer/tokenizer_file.h"
+#include "tokenizer/unicode.h"
+#include "tokenizer/vocabulary.h"
+
+namespace edgellm {
+
+using namespace tok;
+
+namespace {
+
+// Oniguruma counts in int, and NFC can make text three times as long.
+constexpr size_t kMaxTextBytes = 512u << 20;
+
+// The template of the post-processor: ids around those of the text.
+struct Template {
+  std::vector<int32_t> before, behind;
+};
+
+struct AddedTokens {
+  AddedTokenMatcher raw;         // looked for in the text as it came
+  AddedTokenMatcher normalized;  // looked for in the normalised rest
+};
+
+void check_version(const JsonNode& root) {
+  const JsonNode version = root.find("version");
+  if (!version.is_null() && version.string() != "1.0") {
+    version.refuse("version " + in_quotes(version.string()), "\"1.0\"");
+  }
+}
+
+// What makes a BPE model another kind of BPE than the byte-level one.
+void check_model(const JsonNode& model) {
+  const JsonNode type = model.find("type");
+  if (!type.is_null() && type.string() != "BPE") {
+    type.refuse("the model " + in_quotes(type.string()), "BPE (byte-level)");
+  }
+  if (model.find("byte_fallback").boolean_or(false)) {
+    model.find("byte_fallback").refuse("true (a SentencePiece model)", "byte-level BPE");
+  }
+  const JsonNode dropout = model.find("dropout");
+  if (!dropout.is_null() && !dropout.is_zero()) dropout.refuse("dropout", "null or 0");
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const JsonNode affix = model.find(key);
+    if (!affix.is_null() && !affix.string().empty()) {
+      affix.refuse(in_quotes(affix.string()), "null or \"\"");
+    }
+  }
+}
+
+// True if the normalizer is NFC, false if it is none.
+bool read_normalizer(const JsonNode& node) {
+  if (node.is_null()) return false;
+  const std::string& type = node.at("type").string();
+  if (type == "NFC") return true;
+  if (type != "Sequence") {
+    node.refuse("the normalizer " + in_quotes(type), "null, NFC, Sequence of these");
+  }
+  const JsonNode members = node.at("normalizers");
+  bool is_nfc = false;  // NFC of NFC is NFC
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (read_normalizer(members.at(i))) is_nfc = true;
+  }
+  return is_nfc;
+}
+
+// A decoder is only checked: decoding is always the inverse of the byte-level alphabet. None at all
+// is taken for that, too, where Hugging Face's tokenizers would put a space between all tokens.
+// `found` counts ByteLevel decoders so far. Fuse joins what is joined already.
+void check_decoder(const JsonNode& node, int& found) {
+  constexpr const char* kSupported = "null, ByteLevel, Sequence of ByteLevel and then Fuse";
+  if (node.is_null()) return;
+  const std::string& type = node.at("type").string();
+  if (type == "ByteLevel") {
+    if (++found > 1) node.refuse("a second ByteLevel", kSupported);
+  } else if (type == "Fuse") {
+    if (found == 0) node.refuse("Fuse before ByteLevel", kSupported);
+  } else if (type == "Sequence") {
+    const JsonNode members = node.at("decoders");
+    for (size_t i = 0; i < members.size(); ++i) check_decoder(members.at(i), found);
+    if (found == 0) node.refuse("a Sequence without ByteLevel", kSupported);
+  } else {
+    node.refuse("the decoder " + in_quotes(type), kSupported);
+  }
+}
+
+void read_template(const JsonNode& node, const Vocabulary& vocabulary, Template& result) {
+  const JsonNode pieces = node.at("single");
+  std::vector<int32_t> before, behind;
+  int n_sequences = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const JsonNode piece = pieces.at(i);
+    const JsonNode sequence = piece.find("Sequence");
+    if (!sequence.is_null()) {
+      if (sequence.at("id").string() != "A") {
+        sequence.reject("expected the sequence \"A\", the only one of a single text");
+      }
+      ++n_sequences;
+      continue;
+    }
+    const std::string& name = piece.at("SpecialToken").at("id").string();
+    const JsonNode ids = node.at("special_tokens").at(name).at("ids");
+    for (size_t k = 0; k < ids.size(); ++k) {
+      const int32_t id = ids.at(k).id();
+      if (vocabulary.find(id) == nullptr) {
+        ids.at(k).reject("the vocabulary has no token " + std::to_string(id));
+      }
+      (n_sequences == 0 ? before : behind).push_back(id);
+    }
+  }
+  if (n_sequences != 1) {
+    pieces.reject("has the sequence \"A\" " + std::to_string(n_sequences) +
+                  " times; expected it once");
+  }
+  // A template that comes later in a Sequence goes around those before it.
+  result.before.insert(result.before.begin(), before.begin(), before.end());
+  result.behind.insert(result.behind.end(), behind.begin(), behind.end());
+}
+
+void read_post_processor(const JsonNode& node, const Vocabulary& vocabulary, Template& result) {
+  if (node.is_null()) return;
+  const std::string& type = node.at("type").string();
+  if (type == "TemplateProcessing") {
+    read_template(node, vocabulary, result);
+  } else if (type == "Sequence") {
+    const JsonNode members = node.at("processors");
+    for (size_t i = 0; i < members.size(); ++i) {
+      read_post_processor(members.at(i), vocabulary, result);
+    }
+  } else if (type != "ByteLevel") {  // ByteLevel moves offsets, never ids
+    node.refuse("the post-processor " + in_quotes(type),
+                "null, ByteLevel, TemplateProcessing, Sequence of these");
+  }
+}
+
+// The vocabulary of the model, with room for the added tokens of the root's list.
+Vocabulary make_vocabulary(TokenizerFile& file, const JsonNode& root) {
+  const JsonNode model = root.at("model");
+  if (!file.has_vocab) model.at("vocab").reject("expected an object of tokens and ids");
+  const JsonNode added = root.find("added_tokens");
+  const size_t n_tokens = file.vocab.size() + (added.is_null() ? 0 : added.size());
+  const int32_t limit = Vocabulary::id_limit(n_tokens);
+  size_t n_ids = n_tokens;  // added tokens are numbered from the size of the vocabulary on
+  for (const auto& [content, id] : file.vocab) {
+    if (id >= limit) {
+      model.reject("vocab gives " + in_quotes(content) + " the id " + std::to_string(id) +
+                   " in a " + "vocabulary of " + std::to_string(n_tokens) +
+                   " tokens; expected ids below " + std::to_string(limit));
+    }
+    n_ids = std::max(n_ids, static_cast<size_t>(id) + 1);
+  }
+  Vocabulary vocabulary(std::move(file.vocab_text), n_ids, n_tokens);
+  for (const auto& [content, id] : file.vocab) {
+    if (!vocabulary.add_view(content, id)) {
+      model.reject("vocab gives " + in_quotes(content) + " the id " + std::to_string(id) +
+                   ", but that token or that id appeared before");
+    }
+  }
+  return vocabulary;
+}
+
+// Adds one entry of added_tokens to the vocabulary. Hugging Face's tokenizers do not take the
+// number from the file: a token of the model keeps the model's id, others are counted from the size
+// of the vocabulary on. A file whose numbers say otherwise would mean one thing there and another
+// thing elsewhere, so it is refused.
+AddedToken add_token(const JsonNode& node, Vocabulary& vocabulary, int32_t& next_id) {
+  AddedToken token{node.at("content").string(),      node.at("id").id(),
+                   node.at("single_word").boolean(), node.at("lstrip").boolean(),
+                   node.at("rstrip").boolean(),      node.at("normalized").boolean(),
+                   node.at("special").boolean()};
+  if (token.content.size() > AddedTokenMatcher::kMaxTokenBytes) {
+    node.refuse("a content of " + std::to_string(token.content.size()) + " bytes",
+                "up to " + std::to_string(AddedTokenMatcher::kMaxTokenBytes) + " bytes");
+  }
+  const int32_t known = vocabulary.id_of(token.content);
+  const int32_t expected = known >= 0 ? known : next_id;
+  if (token.id != expected) {
+    node.reject(in_quotes(token.content) + " has the id " + std::to_string(token.id) +
+                "; expected " + std::to_string(expected) +
+                (known >= 0 ? ", its id in the vocabulary" : ", the next after the vocabulary"));
+  }
+  if (known < 0) {
+    if (!vocabulary.add_copy(token.content, token.id)) {
+      node.reject("the id " + std::to_string(token.id) + " is taken by another token");
+    }
+    ++next_id;
+  }
+  if (token.special) vocabulary[token.id].special = true;
+  return token;
+}
+
+AddedTokens read_added_tokens(const JsonNode& list, Vocabulary& vocabulary, size_t n_model_tokens,
+                              bool is_nfc) {
+  AddedTokens result;
+  if (list.is_null()) return result;
+  std::vector<AddedToken> raw, normalized;
+  StringIndex seen;
+  auto next_id = static_cast<int32_t>(n_model_tokens);
+  for (size_t i = 0; i < list.size(); ++i) {
+    const JsonNode node = list.at(i);
+    if (node.at("content").string().empty()) continue;  // as Hugging Face's tokenizers do
+    AddedToken token = add_token(node, vocabulary, next_id);
+    if (token.normalized && is_nfc) {
+      token.content = nfc(token.content);
+      vocabulary.set_bytes(token.id, token.content);
+    }
+    // Views into the vocabulary are stable, those into `token` are not.
+    if (!seen.insert(vocabulary.find(token.id)->content, token.id)) {
+      node.reject(in_quotes(token.content) + " appeared before");
+    }
+    (token.normalized ? normalized : raw).push_back(std::move(token));
+  }
+  result.raw = AddedTokenMatcher(std::move(raw));
+  result.normalized = AddedTokenMatcher(std::move(normalized));
+  return result;
+}
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  Vocabulary vocabulary;
+  Bpe bpe;
+  bool is_nfc;
+  AddedTokens added;
+  PreTokenizer pre_tokenizer;
+  Template special;
+
+  void encode_normalized(std::string_view text, PreTokenizer::Scratch& scratch,
+                         Bpe::Scratch& bpe_scratch, std::vector<int32_t>& ids) const {
+    std::vector<Section> sections;
+    std::vector<std::string_view> words;
+    added.normalized.split(text, sections);
+    for (const Section& section : sections) {
+      if (section.id != Section::kText) {
+        ids.push_back(section.id);
+        continue;
+      }
+      pre_tokenizer.split(section.text, scratch, words);
+      for (const std::string_view word : words) bpe.encode(word, bpe_scratch, ids);
+    }
+  }
+
+  void encode(std::string_view text, std::vector<int32_t>& ids) const {
+    PreTokenizer::Scratch scratch;
+    Bpe::Scratch bpe_scratch(text.size());
+    std::vector<Section> sections;
+    added.raw.split(text, sections);
+    for (const Section& section : sections) {
+      if (section.id != Section::kText) {
+        ids.push_back(section.id);
+        continue;
+      }
+      std::string_view piece = section.text;
+      // The scratch keeps the normalised text: cached words are views of it.
+      if (is_nfc && may_need_nfc(piece)) piece = scratch.rewritten.emplace_back(nfc(piece));
+      encode_normalized(piece, scratch, bpe_scratch, ids);
+    }
+  }
+};
+
+Tokenizer Tokenizer::from_json(std::string_view json, const std::string& where) {
+  TokenizerFile file = read_tokenizer_file(json, where);
+  const JsonNode root(file.rest, where);
+  // "truncation" and "padding" are left alone: they are settings of the program that wrote the
+  // file, and an engine must not cut or lengthen a prompt behind its user's back.
+  check_version(root);
+  const JsonNode model = root.at("model");
+  check_model(model);
+  const bool is_nfc = read_normalizer(root.find("normalizer"));
+  PreTokenizer pre_tokenizer(root.find("pre_tokenizer"));
+  int n_byte_level_decoders = 0;
+  check_decoder(root.find("decoder"), n_byte_level_decoders);
+
+  const size_t n_model_tokens = file.vocab.size();
+  Vocabulary vocabulary = make_vocabulary(file, root);
+  if (!file.has_merges) model.at("merges").reject("expected an array of merges");
+  Bpe bpe(vocabulary, file.merges, model.find("ignore_merges").boolean_or(false),
+          where + ": model.merges");
+  const JsonNode unk = model.find("unk_token");
+  if (!unk.is_null() && !bpe.covers_utf8()) {
+    unk.refuse(in_quotes(unk.string()) + " in a vocabulary that lacks bytes",
+               "null, or a vocabulary with a token for every byte");
+  }
+  AddedTokens added =
+      read_added_tokens(root.find("added_tokens"), vocabulary, n_model_tokens, is_nfc);
+  Template special;
+  read_post_processor(root.find("post_processor"), vocabulary, special);
+
+  return Tokenizer(std::unique_ptr<const Impl>(
+      new Impl{std::move(vocabulary), std::move(bpe), is_nfc, std::move(added),
+               std::move(pre_tokenizer), std::move(special)}));
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
+  if (text.size() > kMaxTextBytes) {
+    throw Error(ExitCode::kUsage, "the text has " + std::to_string(text.size()) +
+                                      " bytes; expected at most " + std::to_string(kMaxTextBytes) +
+                                      ": give it in parts");
+  }
+  const size_t invalid = find_invalid_utf8(text);
+  if (invalid != std::string_view::npos) {
+    throw Error(ExitCode::kUsage, "the text is not valid UTF-8 at byte " + std::to_string(invalid) +
+                                      "; convert it first, for example with iconv -t UTF-8");
+  }
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 3);  // a little more than English takes
+  const Template& special = impl_->special;
+  if (add_special) ids = special.before;
+  impl_->encode(text, ids);
+  if (add_special) ids.insert(ids.end(), special.behind.begin(), special.behind.end());
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  std::string bytes;
+  for (const int32_t id : ids) {
+    if (!skip_special || !is_special(id)) bytes += token_bytes(id);
+  }
+  return bytes;
+}
+
+std::string_view Tokenizer::token_bytes(int32_t id) const {
+  const Token* token = impl_->vocabulary.find(id);
+  return token == nullptr ? std::string_view() : token->bytes;
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  const Token* token = impl_->vocabulary.find(id);
+  return token != nullptr && token->special;
+}
+
+std::optional<int32_t> Tokenizer::token_id(std::string_view token) const {
+  const int32_t id = impl_->vocabulary.id_of(token);
+  if (id == StringIndex::kNone) return std::nullopt;
+  return id;
+}
+
+int32_t Tokenizer::max_id() const { return impl_->vocabulary.max_id(); }
+
+}  // namespace edgellm

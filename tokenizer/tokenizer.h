@@ -1,0 +1,54 @@
+// Text to token ids and back, as a Hugging Face `tokenizer.json` describes it.
+//
+// Byte-level BPE: normalise (NFC), cut at added tokens, split by the pre-tokenizer's regular
+// expressions (Oniguruma, the engine of Hugging Face's own tokenizers), merge byte pairs by rank,
+// then the post-processor's template. What a file asks for and this code does not know is refused
+// by name (Error, kUnsupported); broken JSON is Error (kModelFile).
+//
+// A Tokenizer is immutable after construction; any number of threads may use it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace edgellm {
+
+class Tokenizer {
+ public:
+  // `json` is the text of a tokenizer.json. `where` names it in error messages.
+  static Tokenizer from_json(std::string_view json, const std::string& where);
+
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  // The ids of `text`, which must be valid UTF-8 (Error, kUsage, with the byte offset otherwise).
+  // Special-token strings in the text become their ids. `add_special` runs the post-processor's
+  // template (for most models: a BOS in front).
+  std::vector<int32_t> encode(std::string_view text, bool add_special) const;
+
+  // The bytes that the ids stand for. May end or begin inside a UTF-8 character: see TextStream.
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const;
+
+  // The bytes of one id as they appear in decoded text; empty for an id the vocabulary lacks.
+  std::string_view token_bytes(int32_t id) const;
+
+  bool is_special(int32_t id) const;
+  std::optional<int32_t> token_id(std::string_view token) const;  // by content, e.g. "<|eot_id|>"
+  int32_t max_id() const;                                         // the largest id known
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<const Impl> impl);
+  std::unique_ptr<const Impl> impl_;
+};
+
+// The offset of the first byte that is not valid UTF-8, or npos.
+size_t find_invalid_utf8(std::string_view text);
+
+}  // namespace edgellm
