@@ -104,6 +104,14 @@ inline int32_t add_lanes(__m256i v) {
   return _mm_cvtsi128_si32(sum);
 }
 
+// The sums of the lanes of four vectors.
+inline __m128i add_lanes_of_4(__m256i a, __m256i b, __m256i c, __m256i d) {
+  const __m256i abcd = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+  return _mm_add_epi32(_mm256_castsi256_si128(abcd), _mm256_extracti128_si256(abcd, 1));
+}
+
+#include "kernels/cpu/scale_products.inc"
+
 inline __m256i widen_sums(__m256i pairs) {
   return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
@@ -229,12 +237,12 @@ inline void product_tile(const TernaryMatrix& w, size_t row_bytes, int i, const 
     flush(pairs, total);
   }
   for (int t = 0; t < T; ++t) {
-    const int row = t_begin + t;
-    for (int r = 0; r < R; ++r) {
-      const float scale = w.scale[w.n_scales == 1 ? 0 : i + r];
-      const float product = static_cast<float>(x.sum[row] - add_lanes(total[r][t]));
-      out[static_cast<size_t>(t) * out_stride + static_cast<size_t>(r)] =
-          product * ((scale / x.s[row]) * x.r[row]);
+    float* to = out + static_cast<size_t>(t) * out_stride;
+    if constexpr (R == 4) {
+      scale_products(w, i, x, t_begin + t,
+                     add_lanes_of_4(total[0][t], total[1][t], total[2][t], total[3][t]), to);
+    } else {
+      scale_product(w, i, x, t_begin + t, add_lanes(total[0][t]), to);
     }
   }
 }

@@ -161,6 +161,19 @@ inline __attribute__((always_inline)) void step(const __m512i (&packed)[R], cons
 
 inline int32_t add_lanes(__m512i v) { return _mm512_reduce_add_epi32(v); }
 
+// The sums of the lanes of four vectors.
+inline __m128i add_lanes_of_4(__m512i a, __m512i b, __m512i c, __m512i d) {
+  const auto halves = [](__m512i v) {
+    return _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+  };
+  const __m256i ab = _mm256_hadd_epi32(halves(a), halves(b));
+  const __m256i cd = _mm256_hadd_epi32(halves(c), halves(d));
+  const __m256i abcd = _mm256_hadd_epi32(ab, cd);
+  return _mm_add_epi32(_mm256_castsi256_si128(abcd), _mm256_extracti128_si256(abcd, 1));
+}
+
+#include "kernels/cpu/scale_products.inc"
+
 template <int R, int T>
 inline void product_tile(const TernaryMatrix& w, size_t row_bytes, int i, const QuantisedRows& x,
                          int t_begin, float* out, size_t out_stride) {
@@ -190,14 +203,15 @@ inline void product_tile(const TernaryMatrix& w, size_t row_bytes, int i, const 
     step<R, T, kChains>(packed, activation + 4 * b, x.stride, acc);
   }
   for (int t = 0; t < T; ++t) {
-    const int row = t_begin + t;
-    for (int r = 0; r < R; ++r) {
-      __m512i total = acc[r][t][0];
-      if constexpr (kChains == 2) total = _mm512_add_epi32(total, acc[r][t][1]);
-      const float scale = w.scale[w.n_scales == 1 ? 0 : i + r];
-      const float product = static_cast<float>(x.sum[row] - add_lanes(total));
-      out[static_cast<size_t>(t) * out_stride + static_cast<size_t>(r)] =
-          product * ((scale / x.s[row]) * x.r[row]);
+    if constexpr (kChains == 2) {
+      for (int r = 0; r < R; ++r) acc[r][t][0] = _mm512_add_epi32(acc[r][t][0], acc[r][t][1]);
+    }
+    float* to = out + static_cast<size_t>(t) * out_stride;
+    if constexpr (R == 4) {
+      scale_products(w, i, x, t_begin + t,
+                     add_lanes_of_4(acc[0][t][0], acc[1][t][0], acc[2][t][0], acc[3][t][0]), to);
+    } else {
+      scale_product(w, i, x, t_begin + t, add_lanes(acc[0][t][0]), to);
     }
   }
 }
