@@ -1,0 +1,167 @@
+// generate(): how a run ends, what it refuses, and that it does what feeding ids by hand does.
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "engine/generate.h"
+#include "tests/support/hashed_models.h"
+#include "tests/support/run_ids.h"
+
+namespace edgellm {
+namespace {
+
+using namespace edgellm::test;
+
+// A small random model and a backend with a context of 100 positions.
+struct Fixture {
+  TempDir temp;
+  ModelFile model;
+  std::unique_ptr<Backend> backend;
+  std::vector<int32_t> prompt;
+
+  Fixture() : model(make()) {
+    EngineOptions options;
+    options.context = 100;
+    options.threads = 2;
+    options.max_rows = 16;
+    backend = make_cpu_backend(model, options);
+    prompt = prompt_of(20, model.config().vocab);
+  }
+
+  GenerateResult run(GenerateRequest request) {
+    if (request.prompt_ids.empty()) request.prompt_ids = prompt;
+    return generate(*backend, request);
+  }
+
+ private:
+  ModelFile make() const {
+    SynthOptions options;
+    options.shape = source_path("tests/data/shapes/head-dim-80.json").string();
+    write_synth(options, temp.file("m.tmac2"));
+    return ModelFile::open(temp.file("m.tmac2"));
+  }
+};
+
+ExitCode code_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    INFO(error.what());
+    return error.code();
+  }
+  return ExitCode::kSuccess;
+}
+
+TEST_CASE("generate chooses the arg-max of the logits at every step, for any prefill chunk") {
+  Fixture f;
+  GenerateRequest request;
+  request.max_tokens = 12;
+  const GenerateResult result = f.run(request);
+  REQUIRE(result.token_ids.size() == 12);
+  REQUIRE(result.finish_reason == FinishReason::kLength);
+  REQUIRE(result.inter_token_ns.size() == 11);
+
+  std::vector<int32_t> all = f.prompt;
+  all.insert(all.end(), result.token_ids.begin(), result.token_ids.end());
+  const Results fed = run_ids(*f.backend, all);
+  const size_t vocab = static_cast<size_t>(f.model.config().vocab);
+  for (size_t i = 0; i < result.token_ids.size(); ++i) {
+    const float* row = fed.logits.data() + (f.prompt.size() - 1 + i) * vocab;
+    REQUIRE(result.token_ids[i] == std::max_element(row, row + vocab) - row);
+  }
+  for (int chunk : {1, 3, 7, 20, 1000}) {
+    request.prefill_chunk = chunk;
+    REQUIRE(f.run(request).token_ids == result.token_ids);
+  }
+}
+
+TEST_CASE("a run ends at a stop id, which is its last token, and never chooses one it must ignore") {
+  Fixture f;
+  GenerateRequest request;
+  request.max_tokens = 10;
+  const std::vector<int32_t> free_ids = f.run(request).token_ids;
+  const std::vector<int32_t> stop = {free_ids[4]};
+  request.stop_ids = stop;
+  std::vector<int32_t> seen;
+  request.on_token = [&](int32_t id) {
+    seen.push_back(id);
+    return true;
+  };
+  const GenerateResult stopped = f.run(request);
+  const auto first = std::find(free_ids.begin(), free_ids.end(), stop[0]);
+  REQUIRE(stopped.finish_reason == FinishReason::kStop);
+  REQUIRE(stopped.token_ids == std::vector<int32_t>(free_ids.begin(), first + 1));
+  REQUIRE(seen == stopped.token_ids);
+
+  request.ignore_stop_ids = true;
+  const GenerateResult ignoring = f.run(request);
+  REQUIRE(ignoring.finish_reason == FinishReason::kLength);
+  REQUIRE(ignoring.token_ids.size() == 10);
+  REQUIRE(std::find(ignoring.token_ids.begin(), ignoring.token_ids.end(), stop[0]) ==
+          ignoring.token_ids.end());
+}
+
+TEST_CASE("a full context ends the run: prompt and answer fill it exactly") {
+  Fixture f;
+  const GenerateResult result = f.run({});
+  REQUIRE(result.finish_reason == FinishReason::kContext);
+  REQUIRE(f.prompt.size() + result.token_ids.size() == 100);
+
+  const std::vector<int32_t> longest = prompt_of(99, f.model.config().vocab);
+  GenerateRequest request;
+  request.prompt_ids = longest;
+  const GenerateResult one = f.run(request);
+  REQUIRE(one.finish_reason == FinishReason::kContext);
+  REQUIRE(one.token_ids.size() == 1);
+}
+
+TEST_CASE("the caller can end a run, by text or by interruption") {
+  Fixture f;
+  GenerateRequest request;
+  int calls = 0;
+  request.on_token = [&](int32_t) { return ++calls < 3; };
+  GenerateResult result = f.run(request);
+  REQUIRE(result.finish_reason == FinishReason::kStopString);
+  REQUIRE(result.token_ids.size() == 3);
+
+  // Interrupted during prefill: 20 ids in chunks of 4, stopped after two.
+  request = {};
+  request.prefill_chunk = 4;
+  calls = 0;
+  request.interrupted = [&] { return ++calls > 2; };
+  result = f.run(request);
+  REQUIRE(result.finish_reason == FinishReason::kInterrupted);
+  REQUIRE(result.token_ids.empty());
+
+  calls = 0;
+  request.prefill_chunk = 0;
+  request.interrupted = [&] { return ++calls > 5; };
+  result = f.run(request);
+  REQUIRE(result.finish_reason == FinishReason::kInterrupted);
+  REQUIRE(result.token_ids.size() == 4);  // two polls were spent on the two passes of the prompt
+}
+
+TEST_CASE("generate refuses what cannot run") {
+  Fixture f;
+  const int vocab = f.model.config().vocab;
+  REQUIRE(code_of([&] { generate(*f.backend, {}); }) == ExitCode::kUsage);
+  for (int32_t bad : {-1, vocab}) {
+    const std::vector<int32_t> ids = {1, bad};
+    GenerateRequest request;
+    request.prompt_ids = ids;
+    REQUIRE(code_of([&] { generate(*f.backend, request); }) == ExitCode::kUsage);
+  }
+  const std::vector<int32_t> too_long = prompt_of(100, vocab);
+  GenerateRequest request;
+  request.prompt_ids = too_long;
+  REQUIRE(code_of([&] { generate(*f.backend, request); }) == ExitCode::kPromptDoesNotFit);
+
+  std::vector<int32_t> every_id(static_cast<size_t>(vocab));
+  std::iota(every_id.begin(), every_id.end(), 0);
+  request.prompt_ids = f.prompt;
+  request.stop_ids = every_id;
+  request.ignore_stop_ids = true;
+  REQUIRE(code_of([&] { generate(*f.backend, request); }) == ExitCode::kUsage);
+}
+
+}  // namespace
+}  // namespace edgellm
