@@ -13,12 +13,6 @@
 
 #include "kernels/ops.h"
 
-#ifdef __CUDACC__
-#define EDGELLM_HOST_DEVICE __host__ __device__
-#else
-#define EDGELLM_HOST_DEVICE
-#endif
-
 namespace edgellm {
 
 // canonical_sum keeps this many partial sums: term i goes to partial i % kPartials.

@@ -13,6 +13,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#ifdef __CUDACC__
+#define EDGELLM_HOST_DEVICE __host__ __device__
+#else
+#define EDGELLM_HOST_DEVICE
+#endif
+
 namespace edgellm {
 
 // ---- Weights --------------------------------------------------------------------------------
@@ -65,12 +71,12 @@ struct KvCache {
   KvType type = KvType::kF16;
 
   // Elements in one block of one of the two pools.
-  size_t block_elements() const {
+  EDGELLM_HOST_DEVICE size_t block_elements() const {
     return static_cast<size_t>(kv_heads) * static_cast<size_t>(block_size) *
            static_cast<size_t>(head_dim);
   }
   // First element of the tile that holds `position` of `sequence` for one kv head.
-  size_t tile_offset(int sequence, int position, int kv_head) const {
+  EDGELLM_HOST_DEVICE size_t tile_offset(int sequence, int position, int kv_head) const {
     const int32_t block =
         block_table[static_cast<size_t>(sequence) * static_cast<size_t>(blocks_per_sequence) +
                     static_cast<size_t>(position / block_size)];

@@ -67,6 +67,29 @@ TEST_CASE("attn_out and ffn_down give the bits of ref") {
   }
 }
 
+TEST_CASE("the largest products of codes and weights do not overflow an inner sum") {
+  const auto pools = all_pools();
+  for (int cols : {128 * 16, 6912, 23040}) {
+    for (uint8_t code : {uint8_t{0x55}, uint8_t{0xff}}) {  // all +1, all -1
+      for (float value : {2.5f, -2.5f}) {                  // codes all 127, all -127
+        const std::vector<uint8_t> codes(static_cast<size_t>(5 * cols / 4), code);
+        const float scale = 1.0f;
+        const std::vector<float> y(static_cast<size_t>(3 * cols), value);
+        int32_t fault = 0;
+        std::vector<float> expected(15, 0.0f);
+        const TernaryMatrix w{codes.data(), &scale, 1, 5, cols};
+        ref::attn_out({y.data(), nullptr, 0, w, expected.data(), 3, 0, &fault});
+        for (const auto& pool : pools) {
+          INFO(name(*pool) << ", cols " << cols);
+          std::vector<float> actual(15, 0.0f);
+          cpu::attn_out({y.data(), nullptr, 0, w, actual.data(), 3, 0, &fault}, *pool);
+          REQUIRE(first_difference(expected, actual) == "");
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("ffn_up gives the bits of ref") {
   Random random(2);
   const auto pools = all_pools();
