@@ -1,0 +1,61 @@
+// Files that are read with pread: whatever is wrong with them becomes Error (kModelFile) with the
+// path in it. Only regular files are opened: a FIFO or a device could block or never end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace edgellm::model_io {
+
+// Throws Error (kModelFile): "PATH: what".
+[[noreturn]] void fail_file(const std::string& path, const std::string& what);
+
+// Owns a file descriptor; -1 is none.
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  ~FileDescriptor();
+
+  int get() const { return fd_; }
+  int release();
+
+ private:
+  int fd_;
+};
+
+// Which file a path leads to, whatever it is called.
+struct FileIdentity {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  bool operator==(const FileIdentity&) const = default;
+};
+
+class InputFile {
+ public:
+  explicit InputFile(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  uint64_t size() const { return size_; }
+  FileIdentity identity() const { return identity_; }
+  int fd() const { return fd_.get(); }
+
+  // Exactly these bytes; a file that ends before them is an error.
+  void read(uint64_t offset, void* to, size_t bytes) const;
+
+ private:
+  std::string path_;
+  FileDescriptor fd_;
+  uint64_t size_ = 0;
+  FileIdentity identity_;
+};
+
+// The whole of a file of at most max_bytes.
+std::string read_text_file(const std::string& path, uint64_t max_bytes);
+
+bool path_exists(const std::string& path);
+bool is_folder(const std::string& path);
+
+}  // namespace edgellm::model_io

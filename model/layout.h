@@ -1,0 +1,60 @@
+// Which sections a `.tmac2` file has, in which order and of which shape: what the writer writes and
+// the reader looks for (docs/format.md).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace edgellm::model_io {
+
+inline constexpr char kMagic[] = "TMAC2\r\n\x1A";  // 8 bytes and the terminator
+inline constexpr uint32_t kVersion = 1;
+inline constexpr uint64_t kHeaderBytes = 32;
+inline constexpr uint64_t kSectionAlignment = 256;
+inline constexpr uint64_t kFirstSectionAlignment = 4096;  // a page: weights can be mapped
+// More than any model needs; bounds what a hostile file can make the JSON parser allocate.
+inline constexpr uint64_t kMaxMetadataBytes = uint64_t{16} << 20;
+
+inline constexpr std::string_view kEmbedding = "embedding";
+inline constexpr std::string_view kHead = "head";
+inline constexpr std::string_view kFinalNorm = "final_norm";
+inline constexpr std::string_view kInvFreq = "rope.inv_freq";
+inline constexpr std::string_view kTokenizerJson = "tokenizer.json";
+
+// The ternary matrices of a layer in the order of the file.
+inline constexpr std::array<std::string_view, 7> kMatrices = {"q",    "k",  "v",   "o",
+                                                              "gate", "up", "down"};
+
+struct SectionPlan {
+  std::string name;
+  DType dtype = DType::kU8;
+  std::vector<int64_t> shape;
+};
+
+std::optional<DType> parse_dtype(std::string_view name);
+
+// Bytes of a tensor, empty where that does not fit in 62 bits or a size is below 1. A t2 tensor
+// has exactly two sizes.
+std::optional<uint64_t> tensor_bytes(DType dtype, const std::vector<int64_t>& shape);
+
+constexpr uint64_t round_up(uint64_t value, uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+std::string layer_section(int layer, std::string_view part);  // "layers.3.attn_norm"
+
+// [rows, cols] of one of kMatrices.
+std::vector<int64_t> matrix_shape(const ModelConfig& config, std::string_view matrix);
+
+// All sections of a model with one scale per matrix, in file order: small ones, then weights.
+std::vector<SectionPlan> plan_sections(const ModelConfig& config, DType embedding, DType head,
+                                       uint64_t tokenizer_json_bytes);
+
+}  // namespace edgellm::model_io

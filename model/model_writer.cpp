@@ -1,0 +1,197 @@
+#include "model/model_writer.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.h"
+#include "model/text.h"
+
+namespace edgellm::model_io {
+namespace {
+
+[[noreturn]] void fail_output(const std::string& path, const std::string& what) {
+  throw Error(ExitCode::kRuntime, printable_path(path) + ": " + what);
+}
+
+[[noreturn]] void fail_system(const std::string& path, const std::string& what) {
+  fail_output(path, what + ": " + std::strerror(errno));
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+void sync_folder(const std::string& folder) {
+  const FileDescriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems cannot sync a folder; the file itself is safe, only its name may be late.
+  if (fd.get() >= 0) ::fsync(fd.get());
+}
+
+}  // namespace
+
+ModelWriter::ModelWriter(const std::string& output, Metadata metadata,
+                         const std::vector<SectionPlan>& plan,
+                         const std::vector<FileIdentity>& inputs)
+    : output_(output), folder_(folder_of(output)), metadata_(std::move(metadata)) {
+  check_target(inputs);
+  place_sections(plan);
+  check_free_space();
+  create_temp_file();
+}
+
+ModelWriter::~ModelWriter() {
+  if (!temp_path_.empty()) ::unlink(temp_path_.c_str());
+}
+
+void ModelWriter::check_target(const std::vector<FileIdentity>& inputs) const {
+  if (output_.empty() || output_.back() == '/') {
+    fail_output(output_, "is not the name of a file; type: -o NAME.tmac2");
+  }
+  struct stat status = {};
+  if (::stat(output_.c_str(), &status) != 0) return;
+  if (S_ISDIR(status.st_mode)) {
+    fail_output(output_, "is a folder, expected the name of the file to write");
+  }
+  // Renaming over a device such as /dev/null would replace it for the whole system.
+  if (!S_ISREG(status.st_mode)) fail_output(output_, "is not a regular file");
+  const FileIdentity target = {static_cast<uint64_t>(status.st_dev),
+                               static_cast<uint64_t>(status.st_ino)};
+  if (std::find(inputs.begin(), inputs.end(), target) != inputs.end()) {
+    fail_output(output_, "is one of the files to convert; choose another name for the output");
+  }
+}
+
+// The offsets stand in the metadata, whose size decides where the first section can start. Room is
+// kept for the longest metadata possible: the widest offsets and a full golden.
+void ModelWriter::place_sections(const std::vector<SectionPlan>& plan) {
+  metadata_.golden = Golden{{}, std::vector<int32_t>(kMaxGoldenIds, INT32_MAX)};
+  metadata_.sections.clear();
+  for (const SectionPlan& planned : plan) {
+    const auto bytes = tensor_bytes(planned.dtype, planned.shape);
+    require(bytes.has_value(), "a planned section has a size");
+    metadata_.sections.push_back(
+        {planned.name, planned.dtype, planned.shape, INT64_MAX, *bytes, UINT64_MAX});
+  }
+  const uint64_t longest = metadata_text(metadata_).size();
+  metadata_.golden.reset();
+  if (longest > kMaxMetadataBytes) {
+    fail_output(output_, "its metadata would take " + std::to_string(longest) + " bytes, at most " +
+                             std::to_string(kMaxMetadataBytes) + " are read");
+  }
+
+  first_offset_ = round_up(kHeaderBytes + longest, kFirstSectionAlignment);
+  uint64_t offset = first_offset_;
+  for (size_t i = 0; i < metadata_.sections.size(); ++i) {
+    Section& section = metadata_.sections[i];
+    section.offset = round_up(offset, kSectionAlignment);
+    offset = section.offset + section.bytes;
+    const bool is_new = states_.emplace(section.name, SectionState{i, 0, nullptr}).second;
+    require(is_new, "planned sections have different names");
+  }
+  file_bytes_ = offset;
+}
+
+void ModelWriter::check_free_space() const {
+  struct statvfs status = {};
+  if (::statvfs(folder_.c_str(), &status) != 0) {
+    fail_system(output_, "cannot be written, its folder cannot be examined");
+  }
+  const uint64_t free = static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
+  if (free < file_bytes_) {
+    fail_output(output_, "needs " + std::to_string(file_bytes_) + " bytes, there are " +
+                             std::to_string(free) + " free; make room or choose another folder");
+  }
+}
+
+void ModelWriter::create_temp_file() {
+  for (int i = 0; i < 100; ++i) {
+    // Another thread of this process may be writing to the same name.
+    const std::string path =
+        join({output_, "tmp" + std::to_string(::getpid()), std::to_string(i)}, ".");
+    fd_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (fd_.get() >= 0) {
+      temp_path_ = path;
+      return;
+    }
+    if (errno != EEXIST) fail_system(output_, "cannot be written");
+  }
+  fail_output(output_, "cannot be written: too many temporary files beside it");
+}
+
+void ModelWriter::write(uint64_t offset, const void* data, size_t bytes) {
+  const auto* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const size_t step = std::min(bytes, size_t{1} << 30);
+    const ssize_t put = ::pwrite(fd_.get(), from, step, static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail_system(output_, "cannot be written");
+    from += put;
+    offset += static_cast<uint64_t>(put);
+    bytes -= static_cast<size_t>(put);
+  }
+}
+
+void ModelWriter::append(std::string_view name, const void* data, size_t bytes) {
+  const auto it = states_.find(std::string(name));
+  require(it != states_.end(), "a planned section");
+  SectionState& state = it->second;
+  Section& section = metadata_.sections[state.index];
+  require(bytes <= section.bytes - state.done, "no more bytes than the section has");
+  if (bytes == 0) return;
+  write(section.offset + state.done, data, bytes);
+  if (!state.hasher) state.hasher = std::make_unique<Hasher>();
+  state.hasher->update(data, bytes);
+  state.done += bytes;
+  if (state.done == section.bytes) {
+    section.xxh3 = state.hasher->digest();
+    state.hasher.reset();
+    ++n_full_;
+  }
+}
+
+void ModelWriter::write_metadata() {
+  const std::string text = metadata_text(metadata_);
+  require(kHeaderBytes + text.size() <= first_offset_, "the metadata fits its room");
+  std::vector<char> block(static_cast<size_t>(first_offset_), '\0');
+  const uint32_t version = kVersion;
+  const uint64_t metadata_bytes = text.size();
+  const uint64_t metadata_hash = xxh3(text.data(), text.size());
+  std::memcpy(block.data(), kMagic, 8);
+  std::memcpy(block.data() + 8, &version, sizeof(version));
+  std::memcpy(block.data() + 16, &metadata_bytes, sizeof(metadata_bytes));
+  std::memcpy(block.data() + 24, &metadata_hash, sizeof(metadata_hash));
+  std::memcpy(block.data() + kHeaderBytes, text.data(), text.size());
+  write(0, block.data(), block.size());
+}
+
+void ModelWriter::seal() {
+  require(n_full_ == metadata_.sections.size(), "every section was written to its end");
+  write_metadata();
+}
+
+void ModelWriter::set_golden(const Golden& golden) {
+  require(golden.prompt_ids.size() + golden.greedy_ids.size() <= kMaxGoldenIds,
+          "a golden has at most kMaxGoldenIds ids");
+  metadata_.golden = golden;
+  write_metadata();
+}
+
+void ModelWriter::commit() {
+  if (::fsync(fd_.get()) != 0) fail_system(output_, "cannot be written");
+  ModelFile::open(temp_path_);  // what the reader refuses must not get the name
+  if (::rename(temp_path_.c_str(), output_.c_str()) != 0) {
+    fail_system(output_, "cannot be given its name");
+  }
+  temp_path_.clear();
+  sync_folder(folder_);
+}
+
+}  // namespace edgellm::model_io

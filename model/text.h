@@ -1,0 +1,28 @@
+// Text for error messages and for the metadata: printable names, hexadecimal hashes, counts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace edgellm::model_io {
+
+// Names come from files that nobody vouches for: control characters and bytes above ASCII become
+// \xNN and long names are cut, so that an error stays one harmless line.
+std::string printable(std::string_view text, size_t limit = 160);
+
+// A path as the user typed it: as printable(), but UTF-8 bytes stay and nothing is cut.
+std::string printable_path(std::string_view path);
+
+std::string hex64(uint64_t value);  // 16 lower-case digits
+std::optional<uint64_t> parse_hex64(std::string_view text);
+
+std::string shape_text(const std::vector<int64_t>& shape);  // "[2560, 640]"
+std::string join(const std::vector<std::string>& items, std::string_view separator);
+
+bool is_utf8(std::string_view text);
+
+}  // namespace edgellm::model_io
