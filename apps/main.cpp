@@ -1,0 +1,182 @@
+// The program: reads the command line, runs one subcommand, and turns whatever went wrong into one
+// line and an exit code. No other file catches anything.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/commands.h"
+#include "apps/signals.h"
+#include "apps/terminal.h"
+#include "apps/version.h"
+#include "base/error.h"
+
+namespace edgellm {
+namespace {
+
+constexpr const char* kShortHelp =
+    "edgellm runs BitNet b1.58 (ternary-weight) language models.\n"
+    "\n"
+    "  edgellm run model.tmac2 \"Once upon a time\"\n"
+    "  edgellm convert bitnet-b1.58-2B-4T/ -o model.tmac2\n"
+    "\n"
+    "Commands: run, convert, info, verify, tokenize, perplexity, logits, synth, devices.\n"
+    "Details:  edgellm --help, edgellm COMMAND --help\n";
+
+// CLI11's help with the examples (an app's footer) in front of the options: they are what is looked
+// for most often.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_description(const CLI::App* app) const override {
+    return CLI::Formatter::make_description(app) + "\nExamples:\n" + app->get_footer() + "\n\n";
+  }
+  std::string make_footer(const CLI::App*) const override { return ""; }
+};
+
+const char* json_name(ExitCode code) {
+  switch (code) {
+    case ExitCode::kSuccess:
+    case ExitCode::kRuntime:
+      break;
+    case ExitCode::kUsage:
+      return "usage";
+    case ExitCode::kModelFile:
+      return "model_file";
+    case ExitCode::kUnsupported:
+      return "unsupported";
+    case ExitCode::kDevice:
+      return "device";
+    case ExitCode::kPromptDoesNotFit:
+      return "prompt_does_not_fit";
+    case ExitCode::kBatchFailed:
+      return "batch_failed";
+    case ExitCode::kVerification:
+      return "verification";
+    case ExitCode::kPeerUnavailable:
+      return "peer_unavailable";
+  }
+  return "runtime";
+}
+
+class Program {
+ public:
+  Program(int argc, char** argv) : argc_(argc), argv_(argv) {
+    root_.formatter(std::make_shared<HelpFormatter>());
+    root_.footer(
+        "  edgellm run model.tmac2 \"Once upon a time\"\n"
+        "  edgellm convert bitnet-b1.58-2B-4T/ -o model.tmac2\n"
+        "  edgellm COMMAND --help");
+    root_.set_help_flag("-h,--help", "Print this help and exit");
+    root_.require_subcommand(0, 1);
+    CLI::Option* version = root_.add_flag("-V,--version", version_, "Print the version and exit");
+    root_.add_flag("--json", version_json_, "Print the version as JSON")->needs(version);
+    commands_ = {add_run(root_),    add_convert(root_),  add_info(root_),
+                 add_verify(root_), add_tokenize(root_), add_perplexity(root_),
+                 add_logits(root_), add_synth(root_),    add_devices(root_)};
+  }
+
+  // Returns the exit code.
+  int run() {
+    try {
+      occupy_standard_streams();
+      install_signal_handlers();
+      return parse() ? dispatch() : show_help();
+    } catch (const CLI::ParseError& error) {
+      return report(ExitCode::kUsage, usage_message(error));
+    } catch (const Error& error) {
+      return report(error.code(), error.what());
+    } catch (const Interrupted& interrupted) {
+      return 128 + interrupted.signal;
+    } catch (const std::bad_alloc&) {
+      return report(ExitCode::kRuntime,
+                    "not enough memory; use a smaller context (-c) or a smaller model");
+    } catch (const std::exception& error) {
+      // A broken promise between two of our own functions (ContractViolation), or something nobody
+      // thought of.
+      return report(ExitCode::kRuntime, std::string("internal error: ") + error.what());
+    }
+  }
+
+ private:
+  // False when --help was asked for: CLI11 says so with an exception.
+  bool parse() {
+    try {
+      root_.parse(argc_, argv_);
+      return true;
+    } catch (const CLI::CallForHelp&) {
+      return false;
+    }
+  }
+
+  int dispatch() const {
+    if (version_) {
+      print_version(version_json_);
+      return 0;
+    }
+    for (const Command& command : commands_) {
+      if (command.app->parsed()) return command.run();
+    }
+    write_stdout(kShortHelp);
+    return 0;
+  }
+
+  const CLI::App* parsed_command() const {
+    const auto parsed = root_.get_subcommands();
+    return parsed.empty() ? nullptr : parsed.front();
+  }
+
+  int show_help() const {
+    const CLI::App* command = parsed_command();
+    write_stdout(command != nullptr ? command->help("edgellm") : root_.help());
+    return 0;
+  }
+
+  std::string usage_message(const CLI::ParseError& error) const {
+    const CLI::App* command = parsed_command();
+    if (command == nullptr && argc_ > 1 && argv_[1][0] != '-') {
+      std::string names;
+      for (const Command& known : commands_) {
+        names += (names.empty() ? "" : ", ") + known.app->get_name();
+      }
+      return std::string("unknown command ") + argv_[1] + "; the commands are " + names;
+    }
+    const std::string name = command != nullptr ? " " + command->get_name() : "";
+    std::string message = error.what();
+    if (command != nullptr && dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr &&
+        !command->remaining().empty() && !command->remaining().front().starts_with('-')) {
+      message += "; a text of several words needs quotes";
+    }
+    return message + "; see edgellm" + name + " --help";
+  }
+
+  // The line for people on stderr and, where the caller reads JSON, an object on stdout.
+  int report(ExitCode code, const std::string& message) const {
+    print_note(message);
+    const int exit_code = static_cast<int>(code);
+    const bool json = std::any_of(argv_ + 1, argv_ + argc_, [](const char* argument) {
+      return std::string_view(argument) == "--json";
+    });
+    if (json) {
+      // Past write_stdout(), which may throw: what there was to say is on stderr already.
+      const std::string line = json_line(
+          {{"error", {{"code", json_name(code)}, {"exit_code", exit_code}, {"message", message}}}});
+      std::fputs(line.c_str(), stdout);
+    }
+    return exit_code;
+  }
+
+  int argc_;
+  char** argv_;
+  CLI::App root_{"Inference engine for BitNet b1.58 (ternary-weight) language models", "edgellm"};
+  bool version_ = false;
+  bool version_json_ = false;
+  std::vector<Command> commands_;
+};
+
+}  // namespace
+}  // namespace edgellm
+
+int main(int argc, char** argv) { return edgellm::Program(argc, argv).run(); }

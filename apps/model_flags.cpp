@@ -1,0 +1,131 @@
+#include "apps/model_flags.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "apps/terminal.h"
+#include "base/error.h"
+#include "kernels/cuda/gpu_list.h"
+
+namespace edgellm {
+namespace {
+
+bool is_device_name(const std::string& name) {
+  if (name == "auto" || name == "cpu" || name == "cuda") return true;
+  constexpr std::string_view kPrefix = "cuda:";
+  return name.starts_with(kPrefix) && name.size() > kPrefix.size() && name.size() <= 8 &&
+         std::all_of(name.begin() + kPrefix.size(), name.end(),
+                     [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
+
+void add_model_argument(CLI::App& app, std::string& path) {
+  app.add_option("MODEL", path, "A .tmac2 file")->required()->option_text(" ");
+}
+
+void add_engine_options(CLI::App& app, EngineFlags& flags) {
+  app.add_option("-c,--ctx", flags.context, "Positions of the context [the model's maximum]")
+      ->check(CLI::Range(1, INT32_MAX).description(""))
+      ->option_text("N");
+  app.add_option("--device", flags.device, "auto, cpu, cuda or cuda:N [auto]")
+      ->check([](const std::string& name) {
+        return is_device_name(name) ? std::string()
+                                    : "unknown device " + name + "; use auto, cpu, cuda or cuda:N";
+      })
+      ->option_text("DEVICE");
+  app.add_option("--threads", flags.threads, "CPU threads [one per usable core]")
+      ->check(CLI::Range(1, 1024).description(""))
+      ->option_text("N");
+  app.add_option("--kv-type", flags.kv_type, "Type of the KV cache: f16 or f32 [f16]")
+      ->check(CLI::IsMember({"f16", "f32"}).description(""))
+      ->option_text("TYPE");
+  app.add_option("--prefill-chunk", flags.prefill_chunk,
+                 "Prompt tokens of one pass; changes speed and memory, never the result [256]")
+      ->check(CLI::Range(1, 65536).description(""))
+      ->option_text("N");
+  app.add_flag("--no-verify", flags.no_verify, "Do not check the file's hashes while loading");
+}
+
+void require_device(const EngineFlags& flags) {
+  if (flags.device.starts_with("cuda")) {
+    throw Error(ExitCode::kDevice, "--device " + flags.device +
+                                       ": this version has no GPU engine yet; use --device cpu");
+  }
+  if (flags.device != "auto") return;
+  const GpuList list = list_gpus();
+  if (list.gpus.empty()) return;
+  print_note("running on the CPU: this version has no GPU engine yet for the " +
+             list.gpus.front().name);
+}
+
+ModelFile open_model(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw Error(ExitCode::kModelFile,
+                path + " is a folder, expected a .tmac2 file; make one with: edgellm convert " +
+                    path + " -o model.tmac2");
+  }
+  if (!std::filesystem::exists(path, ignored)) {
+    const std::string with_suffix = path + ".tmac2";
+    throw Error(ExitCode::kModelFile,
+                "no model file " + path +
+                    (std::filesystem::exists(with_suffix, ignored)
+                         ? "; there is " + with_suffix
+                         : "; give the path of a .tmac2 file (edgellm convert makes one)"));
+  }
+  return ModelFile::open(path);
+}
+
+std::optional<Tokenizer> load_tokenizer(const ModelFile& model) {
+  if (!model.tokenizer().present) return std::nullopt;
+  return Tokenizer::from_json(model.tokenizer_json(), model.path() + ": tokenizer");
+}
+
+void check_contents(const ModelFile& model, const EngineFlags& flags) {
+  if (flags.no_verify) return;
+  ProgressLine progress;
+  model.verify_contents(progress.callback());
+}
+
+EngineOptions engine_options(const EngineFlags& flags, const ModelConfig& config, int context) {
+  if (flags.context > config.max_context) {
+    throw Error(ExitCode::kUsage, "-c " + std::to_string(flags.context) +
+                                      " is more than the model was made for; use at most -c " +
+                                      std::to_string(config.max_context));
+  }
+  EngineOptions options;
+  options.context = context != 0 ? context : flags.context;
+  if (options.context == 0) options.context = config.max_context;
+  options.kv_type = flags.kv_type == "f32" ? KvType::kF32 : KvType::kF16;
+  options.threads = flags.threads != 0 ? flags.threads : usable_cores();
+  if (flags.prefill_chunk != 0) options.max_rows = flags.prefill_chunk;
+  options.max_rows = std::min(options.max_rows, options.context);
+  return options;
+}
+
+// glibc counts the cores of the affinity mask, so that taskset and cpusets are respected.
+int usable_cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+uint64_t weight_bytes_per_token(const ModelFile& model) {
+  const DenseTensor& embedding = model.weights().embedding;
+  uint64_t bytes = 0;
+  for (const Section& section : model.sections()) {
+    if (section.dtype != DType::kU8) bytes += section.bytes;
+  }
+  if (!model.config().tied_head) {
+    const uint64_t element_bytes = embedding.dtype == DType::kF32 ? 4 : 2;
+    bytes -= element_bytes * static_cast<uint64_t>(embedding.rows) *
+             static_cast<uint64_t>(embedding.cols);
+  }
+  return bytes;
+}
+
+uint64_t kv_cache_bytes(const ModelConfig& config, int context, KvType type) {
+  const uint64_t element_bytes = type == KvType::kF32 ? 4 : 2;
+  return 2 * element_bytes * static_cast<uint64_t>(config.layers) *
+         static_cast<uint64_t>(config.kv_dim()) * static_cast<uint64_t>(context);
+}
+
+}  // namespace edgellm

@@ -1,0 +1,68 @@
+// Where a prompt comes from, and how it becomes ids. The rules are in docs/cli.md.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/model_file.h"
+#include "tokenizer/tokenizer.h"
+
+namespace edgellm {
+
+// What the command line says about the prompt. At most one of them is given.
+struct PromptFlags {
+  std::optional<std::string> positional;
+  std::optional<std::string> text;      // -p
+  std::optional<std::string> file;      // -f
+  std::optional<std::string> ids_file;  // --ids-file
+
+  bool any() const { return positional || text || file || ids_file; }
+};
+
+// Which of the forms a command takes.
+enum class PromptForms {
+  kAll,      // PROMPT, -p, -f, --ids-file
+  kText,     // TEXT, -f
+  kOptions,  // -p, -f, --ids-file
+  kFiles,    // -f, --ids-file
+};
+
+// Adds the options, which exclude each other.
+void add_prompt_options(CLI::App& app, PromptFlags& flags, PromptForms forms);
+
+// Text that is given and its name for messages ("the prompt", "story.txt", "standard input").
+struct PromptText {
+  std::string text;
+  std::string source;
+};
+
+// The text that `flags` name, without looking at an unnamed standard input. "-" is standard input.
+PromptText read_named_text(const PromptFlags& flags);
+
+// The prompt of a run: the named text, or standard input, or standard input before the named text.
+PromptText read_prompt(const PromptFlags& flags);
+
+// Throws Error (kUsage) with the byte offset where the text is not UTF-8.
+void require_utf8(const PromptText& prompt);
+
+// The ids of `text` as a prompt: with the template of the tokenizer, and with a BOS in front where
+// the model asks for one and the template did not add it.
+std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const TokenizerInfo& info,
+                                   std::string_view text);
+
+// A JSON array of ids, each within the vocabulary, at least one.
+std::vector<int32_t> read_ids_file(const std::string& path, int vocab);
+
+// Error (kUsage) for text given to a model that cannot read it.
+[[noreturn]] void fail_without_tokenizer(const ModelFile& model);
+
+// The ids a run starts from: of --ids-file, or of the text through the model's tokenizer.
+// `prompt` is ignored where the flags name an ids file.
+std::vector<int32_t> prompt_ids(const PromptFlags& flags, const PromptText& prompt,
+                                const ModelFile& model, const Tokenizer* tokenizer);
+
+}  // namespace edgellm

@@ -1,0 +1,292 @@
+// edgellm run: a prompt in, its continuation out.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/model_flags.h"
+#include "apps/prompt.h"
+#include "apps/signals.h"
+#include "apps/terminal.h"
+#include "apps/text_format.h"
+#include "apps/timings.h"
+#include "apps/version.h"
+#include "base/error.h"
+#include "engine/generate.h"
+#include "model/hash.h"
+#include "model/text.h"
+#include "tokenizer/text_stream.h"
+
+namespace edgellm {
+namespace {
+
+struct Flags {
+  std::string model;
+  PromptFlags prompt;
+  EngineFlags engine;
+  int max_tokens = -1;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  bool json = false;
+  bool verbose = false;
+  bool no_stream = false;
+};
+
+// Collects the answer and shows it as it comes: text where the model has a tokenizer, else ids with
+// blanks between them.
+class Answer {
+ public:
+  Answer(const Tokenizer* tokenizer, std::vector<std::string> stop_strings, bool streams)
+      : streams_(streams) {
+    if (tokenizer != nullptr) text_stream_.emplace(*tokenizer, std::move(stop_strings));
+  }
+
+  // False when the answer has ended: at a stop string, or because nobody reads it any more.
+  bool push(int32_t id) {
+    if (text_stream_) {
+      append(text_stream_->push(id));
+    } else {
+      append((text_.empty() ? "" : " ") + std::to_string(id));
+    }
+    return !reader_gone_ && !(text_stream_ && text_stream_->stopped());
+  }
+
+  void finish() {
+    if (text_stream_) append(text_stream_->finish());
+  }
+
+  // What is still to be written to stdout, with the newline that ends a text.
+  void print_rest() {
+    if (reader_gone_ || text_.empty()) return;
+    std::string rest = streams_ ? "" : text_;
+    if (text_.back() != '\n') rest += '\n';
+    write_stdout(rest);
+  }
+
+  const std::string& text() const { return text_; }
+  bool reader_gone() const { return reader_gone_; }
+
+ private:
+  void append(const std::string& piece) {
+    text_ += piece;
+    if (streams_ && !reader_gone_) reader_gone_ = !write_stdout(piece);
+  }
+
+  std::optional<TextStream> text_stream_;
+  std::string text_;
+  bool streams_;
+  bool reader_gone_ = false;
+};
+
+struct Timings {
+  int64_t total_ns = 0;
+  int64_t load_ns = 0;
+};
+
+// All that was found out, for --json and --verbose.
+struct Report {
+  const ModelFile* model;
+  const Backend* backend;
+  const EngineOptions* options;
+  std::span<const int32_t> prompt_ids;
+  const GenerateResult* result;
+  Timings timings;
+
+  int64_t prompt_count() const { return static_cast<int64_t>(prompt_ids.size()); }
+  int64_t eval_count() const { return static_cast<int64_t>(result->token_ids.size()); }
+  double prompt_tps() const { return per_second(prompt_count(), result->prompt_eval_ns); }
+  // The first token comes out of the prompt's evaluation: the rate is of those after it.
+  int64_t timed_tokens() const { return std::max<int64_t>(0, eval_count() - 1); }
+  double eval_tps() const { return per_second(timed_tokens(), result->eval_ns); }
+};
+
+// The eight lines are Ollama's, in its words and layout, left out where they have nothing to say,
+// so that the two tools can be compared line by line.
+void print_verbose(const Report& report) {
+  const GenerateResult& result = *report.result;
+  std::string out;
+  const auto line = [&out](const char* label, const std::string& value) {
+    std::string start = label;
+    start.resize(22, ' ');
+    out += start + value + "\n";
+  };
+  line("total duration:", go_duration(report.timings.total_ns));
+  line("load duration:", go_duration(report.timings.load_ns));
+  line("prompt eval count:", std::to_string(report.prompt_count()) + " token(s)");
+  line("prompt eval duration:", go_duration(result.prompt_eval_ns));
+  line("prompt eval rate:", fixed(report.prompt_tps(), 2) + " tokens/s");
+  if (report.eval_count() > 0) {
+    line("eval count:", std::to_string(report.eval_count()) + " token(s)");
+  }
+  if (report.timed_tokens() > 0) {
+    line("eval duration:", go_duration(result.eval_ns));
+    line("eval rate:", fixed(report.eval_tps(), 2) + " tokens/s");
+  }
+
+  const Percentiles gaps = percentiles(result.inter_token_ns);
+  const uint64_t token_bytes = weight_bytes_per_token(*report.model);
+  const MemoryPlan memory = report.backend->memory();
+  line("time to first token:", go_duration(result.ttft_ns));
+  if (report.timed_tokens() > 0) {
+    line("inter-token p50:", go_duration(gaps.p50));
+    line("inter-token p99:", go_duration(gaps.p99));
+    line("weights read:", human_bytes(token_bytes) + " per token, " +
+                              fixed(static_cast<double>(token_bytes) * report.eval_tps() / 1e9, 2) +
+                              " GB/s");
+  }
+  line("memory:", human_bytes(memory.weights) + " weights, " + human_bytes(memory.kv_cache) +
+                      " KV cache, " + human_bytes(memory.workspace) + " workspace");
+  line("context:", std::to_string(report.backend->context()) + " tokens");
+  line("device:", report.backend->device_name());
+  std::fputs(out.c_str(), stderr);
+}
+
+// Hash of the generated ids as little-endian int32 (the only byte order this program runs on).
+std::string output_hash(std::span<const int32_t> ids) {
+  return model_io::hex64(model_io::xxh3(ids.data(), ids.size_bytes()));
+}
+
+nlohmann::ordered_json to_json(const Report& report, const nlohmann::ordered_json& text) {
+  const ModelFile& model = *report.model;
+  const GenerateResult& result = *report.result;
+  const Percentiles gaps = percentiles(result.inter_token_ns);
+  return {
+      {"schema", "edgellm.run/1"},
+      {"version", build_info().version},
+      {"model",
+       {{"path", model.path()},
+        {"id", model_io::hex64(model.id())},
+        {"architecture", model.config().architecture},
+        {"params", model.parameter_count()},
+        {"bytes", model.file_bytes()}}},
+      {"prompt_ids", report.prompt_ids},
+      {"token_ids", result.token_ids},
+      {"text", text},
+      {"finish_reason", to_string(result.finish_reason)},
+      {"timings",
+       {{"total_ns", report.timings.total_ns},
+        {"load_ns", report.timings.load_ns},
+        {"prompt_eval_count", report.prompt_count()},
+        {"prompt_eval_ns", result.prompt_eval_ns},
+        {"prompt_tps", report.prompt_tps()},
+        {"eval_count", report.eval_count()},
+        {"eval_ns", result.eval_ns},
+        {"eval_tps", report.eval_tps()},
+        {"ttft_ns", result.ttft_ns},
+        {"itl_ns", {{"p50", gaps.p50}, {"p90", gaps.p90}, {"p99", gaps.p99}, {"max", gaps.max}}}}},
+      {"device", report.backend->device_name()},
+      {"threads", report.options->threads},
+      {"kv_type", report.options->kv_type == KvType::kF32 ? "f32" : "f16"},
+      {"context", report.backend->context()},
+      {"output_hash", output_hash(result.token_ids)}};
+}
+
+void require_room(size_t n_prompt, int context, int max_context) {
+  if (n_prompt < static_cast<size_t>(context)) return;
+  const std::string needed = std::to_string(n_prompt + 1);
+  throw Error(ExitCode::kPromptDoesNotFit,
+              "the prompt is " + std::to_string(n_prompt) +
+                  " tokens and needs a context of at least " + needed + ", but the context is " +
+                  std::to_string(context) + "; " +
+                  (n_prompt < static_cast<size_t>(max_context)
+                       ? "use -c " + needed
+                       : "shorten the prompt, the model allows no more than " +
+                             std::to_string(max_context)));
+}
+
+void check_flags(const Flags& flags) {
+  if (flags.max_tokens == 0 || flags.max_tokens < -1) {
+    throw Error(ExitCode::kUsage, "-n " + std::to_string(flags.max_tokens) +
+                                      " is not a number of tokens; use 1 or more, or -1 to go on "
+                                      "until the model stops or the context is full");
+  }
+  for (const std::string& stop : flags.stop) {
+    if (stop.empty()) throw Error(ExitCode::kUsage, "--stop needs a text that is not empty");
+  }
+}
+
+int run(const Flags& flags) {
+  check_flags(flags);
+  require_device(flags.engine);
+
+  const Stopwatch total;
+  const ModelFile model = open_model(flags.model);
+  const auto tokenizer = load_tokenizer(model);
+  const Tokenizer* const tokenizer_or_null = tokenizer ? &*tokenizer : nullptr;
+  if (tokenizer_or_null == nullptr && !flags.stop.empty()) {
+    throw Error(ExitCode::kUsage, model.path() + " has no tokenizer, so --stop has no meaning");
+  }
+  const EngineOptions options = engine_options(flags.engine, model.config());
+
+  const int64_t opening_ns = total.elapsed_ns();
+
+  const PromptText prompt = flags.prompt.ids_file ? PromptText{} : read_prompt(flags.prompt);
+  const int64_t waiting_ns = total.elapsed_ns() - opening_ns;  // for whoever writes standard input
+  const std::vector<int32_t> ids = prompt_ids(flags.prompt, prompt, model, tokenizer_or_null);
+  require_room(ids.size(), options.context, model.config().max_context);
+
+  const Stopwatch preparing;
+  check_contents(model, flags.engine);
+  const auto backend = make_cpu_backend(model, options);
+  const int64_t load_ns = opening_ns + preparing.elapsed_ns();
+
+  const std::vector<int32_t>& stop_ids = model.tokenizer().stop_ids;
+  Answer answer(tokenizer_or_null, flags.stop, /*streams=*/!flags.json && !flags.no_stream);
+  GenerateRequest request;
+  request.prompt_ids = ids;
+  request.max_tokens = flags.max_tokens;
+  request.stop_ids = stop_ids;
+  request.ignore_stop_ids = flags.ignore_eos;
+  request.on_token = [&](int32_t id) {
+    const bool is_stop = std::binary_search(stop_ids.begin(), stop_ids.end(), id);
+    return is_stop || answer.push(id);
+  };
+  request.interrupted = [] { return received_signal() != 0; };
+  const GenerateResult result = generate(*backend, request);
+  answer.finish();
+
+  const Report report = {
+      .model = &model,
+      .backend = backend.get(),
+      .options = &options,
+      .prompt_ids = ids,
+      .result = &result,
+      .timings = {.total_ns = total.elapsed_ns() - waiting_ns, .load_ns = load_ns}};
+  if (flags.json) {
+    print_json(to_json(report, tokenizer ? nlohmann::ordered_json(answer.text()) : nullptr));
+  } else {
+    answer.print_rest();
+  }
+  const bool interrupted = result.finish_reason == FinishReason::kInterrupted;
+  if (flags.verbose || (interrupted && !flags.json)) print_verbose(report);
+  return interrupted ? 128 + received_signal() : 0;
+}
+
+}  // namespace
+
+Command add_run(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("run", "Continue a prompt");
+  app->footer(
+      "  edgellm run model.tmac2 \"Once upon a time\"\n"
+      "  edgellm run model.tmac2 -f notes.txt -n 200 --verbose\n"
+      "  cat notes.txt | edgellm run model.tmac2 -p \"In short:\" --stop \"The End\" --json");
+  auto flags = std::make_shared<Flags>();
+  add_model_argument(*app, flags->model);
+  add_prompt_options(*app, flags->prompt, PromptForms::kAll);
+  app->add_option("-n,--max-tokens", flags->max_tokens,
+                  "Tokens to generate at most; -1: until the model stops or the context is full "
+                  "[-1]")
+      ->option_text("N");
+  app->add_option("--stop", flags->stop, "End before this text; may be given several times")
+      ->allow_extra_args(false)
+      ->option_text("TEXT");
+  app->add_flag("--ignore-eos", flags->ignore_eos, "Never choose a token that ends the answer");
+  add_engine_options(*app, flags->engine);
+  app->add_flag("--no-stream", flags->no_stream, "Print the answer when it is complete");
+  app->add_flag("--json", flags->json, "Print one JSON object instead of the text");
+  app->add_flag("--verbose", flags->verbose, "Print timings and memory to standard error");
+  return {app, [flags] { return run(*flags); }};
+}
+
+}  // namespace edgellm

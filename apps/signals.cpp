@@ -1,0 +1,35 @@
+#include "apps/signals.h"
+
+#include <unistd.h>
+
+#include <csignal>
+
+namespace edgellm {
+namespace {
+
+volatile std::sig_atomic_t g_signal = 0;
+
+void remember(int signal) {
+  if (g_signal != 0) _exit(128 + signal);
+  g_signal = signal;
+}
+
+}  // namespace
+
+void install_signal_handlers() {
+  struct sigaction action = {};
+  action.sa_handler = remember;
+  // No SA_RESTART: a read() that waits for standard input must return.
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+int received_signal() { return g_signal; }
+
+void throw_if_interrupted() {
+  if (g_signal != 0) throw Interrupted{g_signal};
+}
+
+}  // namespace edgellm

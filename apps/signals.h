@@ -1,0 +1,22 @@
+// Ctrl-C and its relatives, turned into something the program can ask about.
+//
+// SIGINT and SIGTERM are remembered; long work polls and ends in good order (the current token is
+// finished, temporary files are removed). A second signal ends the process at once. SIGPIPE is
+// ignored: a closed pipe is seen as EPIPE where it is written to.
+#pragma once
+
+namespace edgellm {
+
+// Thrown by throw_if_interrupted() and caught in main, which exits with 128 + signal.
+struct Interrupted {
+  int signal;
+};
+
+void install_signal_handlers();
+
+// SIGINT or SIGTERM once one has come, else 0.
+int received_signal();
+
+void throw_if_interrupted();
+
+}  // namespace edgellm

@@ -1,0 +1,58 @@
+// The three streams. stdout carries the answer and nothing else; everything for people's eyes goes
+// to stderr. The program writes no escape bytes at all, to a terminal neither: a progress line is
+// redrawn with a carriage return and blanks. So there is nothing for NO_COLOR to switch off.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/progress.h"
+
+namespace edgellm {
+
+// Gives descriptors 0 to 2 a place to point to where the caller closed them, so that no file opened
+// later becomes "standard output". Reading or writing them still fails, as it should.
+void occupy_standard_streams();
+
+bool is_terminal(int fd);
+
+// Writes at once, past any buffer. False when the reader has gone (a closed pipe): there is nobody
+// left to tell, so the caller ends quietly. Throws Error when the bytes cannot be written.
+bool write_stdout(std::string_view text);
+
+// JSON in one line with its newline. Bytes that are not UTF-8 (a path may hold any) become U+FFFD.
+std::string json_line(const nlohmann::ordered_json& json);
+
+// The same on stdout, as write_stdout() does it.
+void print_json(const nlohmann::ordered_json& json);
+
+// "edgellm: message" on stderr, in one line whatever the message quotes: control characters become
+// \xNN.
+void print_note(std::string_view message);
+
+// A progress line on stderr while it lives, where stderr is a terminal; elsewhere nothing is drawn.
+// Either way its callback ends the work (Interrupted) after a signal.
+class ProgressLine {
+ public:
+  ProgressLine();
+  ~ProgressLine();
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  // The callback must not outlive this object.
+  Progress callback();
+
+ private:
+  void update(std::string_view what, uint64_t done, uint64_t total);
+
+  using Clock = std::chrono::steady_clock;
+  bool enabled_;
+  Clock::time_point next_draw_;
+  size_t drawn_columns_ = 0;
+};
+
+}  // namespace edgellm

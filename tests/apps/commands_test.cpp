@@ -1,0 +1,291 @@
+// The commands other than run.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "model/hash.h"
+#include "model/text.h"
+#include "tests/apps/program.h"
+#include "tests/support/fixtures.h"
+#include "tests/support/npy.h"
+#include "tests/support/skip.h"
+
+namespace edgellm::test {
+namespace {
+
+Result run_well(const std::vector<std::string>& args) {
+  Result result = run(args);
+  INFO(Catch::StringMaker<std::vector<std::string>>::convert(args) << result.err);
+  REQUIRE(result.exit_code == 0);
+  return result;
+}
+
+TEST_CASE("edgellm alone prints a short help") {
+  const Result result = run_well({});
+  CHECK(std::count(result.out.begin(), result.out.end(), '\n') <= 15);
+  CHECK(result.out.find("edgellm run model.tmac2 \"") != std::string::npos);
+  CHECK(result.err.empty());
+}
+
+TEST_CASE("help begins with examples, for every command") {
+  for (const std::string command : {"", "run", "convert", "info", "verify", "tokenize",
+                                    "perplexity", "logits", "synth", "devices"}) {
+    INFO(command);
+    const Result result = command.empty() ? run_well({"--help"}) : run_well({command, "--help"});
+    const size_t examples = result.out.find("Examples:\n  edgellm ");
+    REQUIRE(examples != std::string::npos);
+    CHECK(examples < result.out.find("Usage: edgellm"));
+    CHECK(examples < result.out.find("Options:"));
+    CHECK(result.out.find("Usage: edgellm " + command) != std::string::npos);
+    CHECK(result.err.empty());
+  }
+}
+
+TEST_CASE("the version says what was built") {
+  CHECK(run_well({"--version"}).out.starts_with("edgellm 0."));
+  CHECK(run_well({"-V"}).out == run_well({"--version"}).out);
+  const auto json = json_of(run_well({"--version", "--json"}));
+  CHECK(json["name"] == "edgellm");
+  CHECK(json["cuda"].is_boolean());
+  for (const char* key : {"version", "revision", "compiler"}) CHECK(!json[key].empty());
+}
+
+TEST_CASE("tokenize prints ids") {
+  const std::string model = demo_model();
+  CHECK(run_well({"tokenize", model, "Once upon a time"}).out == "4093 46 1902 568 258 572\n");
+  CHECK(run_well({"tokenize", model, "Once upon a time", "--json"}).out ==
+        "{\"ids\":[4093,46,1902,568,258,572]}\n");
+  CHECK(run_well({"tokenize", model, "Once<|eot_id|>", "--no-special", "--json"}).out ==
+        "{\"ids\":[46,1902,4095]}\n");
+  CHECK(run_well({"tokenize", model, "", "--no-special", "--json"}).out == "{\"ids\":[]}\n");
+  // A newline at the end of a file belongs to the text.
+  CHECK(run_with_input({"tokenize", model, "-f", "-", "--no-special"}, "Once\n").out ==
+        "46 1902 198\n");
+  CHECK(run_with_input({"tokenize", model, "--no-special"}, "Once\n").out == "46 1902 198\n");
+}
+
+TEST_CASE("tokenize takes a tokenizer.json as well") {
+  const auto path = fixtures() / "demo-model" / "tokenizer.json";
+  if (!std::filesystem::exists(path)) return skip(path.string() + ": no such file");
+  const std::string text = "There was a 12 year old na\u00efve king.\n";
+  CHECK(run_well({"tokenize", path.string(), text}).out ==
+        run_well({"tokenize", demo_model(), text}).out);
+}
+
+TEST_CASE("info shows the file without reading its weights") {
+  const Result text = run_well({"info", demo_model()});
+  CHECK(text.out.find("BitNetForCausalLM") != std::string::npos);
+  CHECK(text.out.find("4094 <|end_of_text|>, 4095 <|eot_id|>") != std::string::npos);
+  CHECK(text.out.find("RANDOM") == std::string::npos);
+  CHECK(text.err.empty());
+
+  const auto json = json_of(run_well({"info", demo_model(), "--json", "--sections"}));
+  CHECK(json["schema"] == "edgellm.info/1");
+  CHECK(json["architecture"]["dim"] == 384);
+  CHECK(json["architecture"]["act"] == "relu2");
+  CHECK(json["tokenizer"]["stop_ids"] == std::vector<int>{4094, 4095});
+  CHECK(json["tokenizer"]["chat_template"].get<std::string>().find("<|eot_id|>") !=
+        std::string::npos);
+  CHECK(json["golden"]["greedy_ids"].size() == 16);
+  uint64_t section_bytes = 0;
+  for (const auto& section : json["sections"]) section_bytes += section["bytes"].get<uint64_t>();
+  uint64_t kind_bytes = 0;
+  for (const auto& [kind, bytes] : json["bytes_by_kind"].items()) {
+    kind_bytes += bytes.get<uint64_t>();
+  }
+  CHECK(kind_bytes == section_bytes);
+}
+
+TEST_CASE("info says that random weights are random") {
+  const TempDir folder;
+  const std::string model = tiny_model(folder);
+  CHECK(run_well({"info", model}).out.find("RANDOM NUMBERS") != std::string::npos);
+  CHECK(json_of(run_well({"info", model, "--json"}))["provenance"]["random"] == true);
+}
+
+TEST_CASE("verify checks contents, tokenizer and golden") {
+  const Result text = run_well({"verify", demo_model()});
+  CHECK(text.out.find("contents: OK") != std::string::npos);
+  CHECK(text.out.find("tokenizer: OK") != std::string::npos);
+  CHECK(text.out.find("golden: OK (16 greedy ids") != std::string::npos);
+  const auto json = json_of(run_well({"verify", demo_model(), "--json"}));
+  CHECK(json["passed"] == true);
+  CHECK(json["checks"].size() == 3);
+
+  const TempDir folder;
+  const Result random = run_well({"verify", tiny_model(folder)});
+  CHECK(random.out.find("tokenizer: skipped") != std::string::npos);
+}
+
+// A model file whose golden lies: header and metadata are made to agree with each other again.
+std::string with_wrong_golden(const std::string& bytes) {
+  uint64_t metadata_bytes = 0;
+  std::memcpy(&metadata_bytes, bytes.data() + 16, 8);
+  std::string metadata = bytes.substr(32, metadata_bytes);
+  const size_t ids = metadata.find("\"greedy_ids\":[");
+  REQUIRE(ids != std::string::npos);
+  char& digit = metadata[metadata.find_first_of("0123456789", ids)];
+  digit = digit == '1' ? '2' : '1';
+  std::string changed = bytes;
+  changed.replace(32, metadata_bytes, metadata);
+  const uint64_t hash = model_io::xxh3(metadata.data(), metadata.size());
+  std::memcpy(changed.data() + 24, &hash, 8);
+  return changed;
+}
+
+TEST_CASE("verify fails with 8 where the model computes something else") {
+  const TempDir folder;
+  const std::string model =
+      write_file(folder, "lies.tmac2", with_wrong_golden(read_file(demo_model())));
+  const Result text = run({"verify", model});
+  CHECK(text.exit_code == 8);
+  CHECK(text.out.find("golden: FAILED (the greedy ids differ from position 0 on)") !=
+        std::string::npos);
+  CHECK(text.err.find("failed its verification") != std::string::npos);
+  const Result json = run({"verify", model, "--json"});
+  CHECK(json.exit_code == 8);
+  CHECK(json_of(json)["passed"] == false);
+  CHECK(json_of(json)["checks"][2]["status"] == "failed");
+}
+
+TEST_CASE("synth gives the same file for the same seed") {
+  const TempDir folder;
+  const auto synth = [&](const std::string& name, const std::string& seed) {
+    const std::string path = folder.file(name);
+    run_well(
+        {"synth", "smollm-135m", "--layers", "1", "--vocab", "50", "--seed", seed, "-o", path});
+    return read_file(path);
+  };
+  const std::string first = synth("a.tmac2", "7");
+  CHECK(synth("b.tmac2", "7") == first);
+  CHECK(synth("c.tmac2", "8") != first);
+  const Result unknown = run({"synth", "gpt-5", "-o", folder.file("x")});
+  CHECK(unknown.exit_code != 0);
+  CHECK(unknown.err.find("smollm-135m") != std::string::npos);
+}
+
+TEST_CASE("logits writes what --json hashes") {
+  const TempDir folder;
+  const std::string model = tiny_model(folder);
+  const std::string ids = write_file(folder, "ids.json", "[5, 0, 96, 33, 33, 7, 1]");
+  const std::string all = folder.file("all.npy"), last = folder.file("last.npy");
+  const std::string hidden = folder.file("hidden.npy");
+  const auto json = json_of(run_well(
+      {"logits", model, "--ids-file", ids, "--all", "-o", all, "--hidden", hidden, "--json"}));
+  CHECK(json["rows"] == 7);
+  CHECK(json["vocab"] == 97);
+  const Npy rows = read_npy(all);
+  REQUIRE(rows.shape == std::vector<size_t>{7, 97});
+  CHECK(json["logits_xxh3"] ==
+        model_io::hex64(model_io::xxh3(rows.values.data(), 4 * rows.values.size())));
+  CHECK(read_npy(hidden).shape == std::vector<size_t>{4, 7, 64});
+
+  run_well({"logits", model, "--ids-file", ids, "-o", last});
+  const Npy row = read_npy(last);
+  REQUIRE(row.shape == std::vector<size_t>{1, 97});
+  CHECK(row.values == std::vector<float>(rows.values.end() - 97, rows.values.end()));
+
+  // One pass or many: the same bytes.
+  const std::string chunked = folder.file("chunked.npy"), chunked_hidden = folder.file("ch.npy");
+  run_well({"logits", model, "--ids-file", ids, "--all", "-o", chunked, "--hidden", chunked_hidden,
+            "--prefill-chunk", "3", "--threads", "1"});
+  CHECK(read_file(chunked) == read_file(all));
+  CHECK(read_file(chunked_hidden) == read_file(hidden));
+
+  const Result too_long = run({"logits", model, "--ids-file", ids, "--json", "-c", "6"});
+  CHECK(too_long.exit_code == 6);
+}
+
+TEST_CASE("perplexity is the mean of what logits say") {
+  const TempDir folder;
+  const std::string model = tiny_model(folder);
+  const std::vector<int> ids = {5, 0, 96, 33, 33, 7, 1, 12, 60};
+  const std::string file = write_file(folder, "ids.json", nlohmann::json(ids).dump());
+  const std::string out = folder.file("logprobs.npy"), logits_file = folder.file("logits.npy");
+  run_well({"logits", model, "--ids-file", file, "--all", "-o", logits_file});
+  const std::vector<float> logits = read_npy(logits_file).values;
+  std::vector<double> expected;
+  for (size_t i = 1; i < ids.size(); ++i) {
+    const auto row = std::span(logits).subspan((i - 1) * 97, 97);
+    double sum = 0;
+    for (const float value : row) sum += std::exp(static_cast<double>(value));
+    expected.push_back(static_cast<double>(row[static_cast<size_t>(ids[i])]) - std::log(sum));
+  }
+  const double mean = -std::accumulate(expected.begin(), expected.end(), 0.0) /
+                      static_cast<double>(expected.size());
+
+  const auto json =
+      json_of(run_well({"perplexity", model, "--ids-file", file, "--json", "--logprobs", out}));
+  CHECK(json["tokens"] == 8);
+  CHECK(json["windows"] == 1);
+  CHECK(json["nll_mean"].get<double>() == Approx(mean).epsilon(1e-6));
+  CHECK(json["ppl"].get<double>() == Approx(std::exp(mean)).epsilon(1e-6));
+  const Npy logprobs = read_npy(out);
+  REQUIRE(logprobs.shape == std::vector<size_t>{8});
+  for (size_t i = 0; i < expected.size(); ++i) {
+    CHECK(static_cast<double>(logprobs.values[i]) == Approx(expected[i]).epsilon(1e-5));
+  }
+
+  // Three windows of three: two ids of each are predicted.
+  const auto cut = json_of(run_well(
+      {"perplexity", model, "--ids-file", file, "--window", "3", "--json", "--logprobs", out}));
+  CHECK(cut["tokens"] == 6);
+  CHECK(cut["windows"] == 3);
+  CHECK(read_npy(out).shape == std::vector<size_t>{3, 2});
+  CHECK(read_npy(out).values[0] == logprobs.values[0]);
+  // A last window of one id has nothing to predict; uneven windows are one row.
+  CHECK(json_of(run_well(
+            {"perplexity", model, "--ids-file", file, "--window", "4", "--json"}))["windows"] == 2);
+  run_well({"perplexity", model, "--ids-file", file, "--window", "5", "--logprobs", out});
+  CHECK(read_npy(out).shape == std::vector<size_t>{7});
+}
+
+TEST_CASE("perplexity puts a BOS before every window of text") {
+  const TempDir folder;
+  const std::string text = write_file(folder, "text", "Once upon a time there was a king.");
+  const auto tokens = json_of(run_well({"tokenize", demo_model(), "-f", text, "--json"}))["ids"];
+  const std::string ids = write_file(folder, "ids.json", tokens.dump());  // begins with the BOS
+  const auto of_text = json_of(run_well({"perplexity", demo_model(), "-f", text, "--json"}));
+  const auto of_ids = json_of(run_well({"perplexity", demo_model(), "--ids-file", ids, "--json"}));
+  CHECK(of_text["tokens"] == tokens.size() - 1);
+  CHECK(of_text["nll_mean"] == of_ids["nll_mean"]);
+  const auto cut =
+      json_of(run_well({"perplexity", demo_model(), "-f", text, "--window", "4", "--json"}));
+  CHECK(cut["tokens"] == tokens.size() - 1);
+  CHECK(cut["nll_mean"] > of_text["nll_mean"]);
+}
+
+TEST_CASE("perplexity refuses what it cannot measure") {
+  const TempDir folder;
+  const std::string one = write_file(folder, "one.json", "[1]");
+  const std::string empty = write_file(folder, "empty", "");
+  CHECK(run({"perplexity", demo_model()}).exit_code == 2);
+  CHECK(run({"perplexity", demo_model(), "--ids-file", one}).exit_code == 2);
+  CHECK(run({"perplexity", demo_model(), "-f", empty}).exit_code == 2);
+  const Result window = run({"perplexity", demo_model(), "-f", empty, "--window", "2048"});
+  CHECK(window.exit_code == 2);
+  CHECK(window.err.find("use at most --window 2047") != std::string::npos);
+}
+
+TEST_CASE("devices lists the CPU, and GPUs or the reason for none") {
+  const auto json = json_of(run_well({"devices", "--json"}));
+  CHECK(json["cpu"]["cores"] >= 1);
+  CHECK(!json["cpu"]["isa"].empty());
+  CHECK((json["gpus"].empty() != json["gpu_problem"].get<std::string>().empty()));
+  CHECK(run_well({"devices"}).out.starts_with("cpu "));
+}
+
+TEST_CASE("the committed demo model is what convert makes") {
+  const auto source = fixtures() / "demo-model";
+  if (!std::filesystem::exists(source)) return skip(source.string() + ": no such folder");
+  const TempDir folder;
+  const std::string out = folder.file("demo.tmac2");
+  const Result result = run_well({"convert", source.string(), "-o", out});
+  CHECK(result.out.empty());
+  CHECK(result.err.find("wrote " + out + ": 17.3 M parameters") != std::string::npos);
+  CHECK(names_in(folder) == std::vector<std::string>{"demo.tmac2"});
+  CHECK((read_file(out) == read_file(demo_model())));
+  run_well({"verify", out});
+}
+
+}  // namespace
+}  // namespace edgellm::test

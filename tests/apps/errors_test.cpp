@@ -1,0 +1,193 @@
+// What goes wrong, and with which exit code: always one line, never a crash.
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "tests/apps/program.h"
+
+namespace edgellm::test {
+namespace {
+
+// One line on stderr that holds `part`, nothing on stdout.
+void check_refused(const Result& result, int exit_code, const std::string& part) {
+  INFO("stderr: " << result.err);
+  CHECK(result.exit_code == exit_code);
+  CHECK(result.out.empty());
+  CHECK(result.err.starts_with("edgellm: "));
+  CHECK(result.err.find('\n') == result.err.size() - 1);
+  CHECK(result.err.find(part) != std::string::npos);
+}
+
+void check_run_refused(std::vector<std::string> args, int exit_code, const std::string& part) {
+  args.insert(args.begin(), {"run", demo_model()});
+  INFO(Catch::StringMaker<std::vector<std::string>>::convert(args));
+  check_refused(run(args), exit_code, part);
+}
+
+TEST_CASE("wrong command lines exit with 2") {
+  check_refused(run({"rnu"}), 2, "unknown command rnu");
+  check_refused(run({"--bogus"}), 2, "--bogus");
+  check_refused(run({"run"}), 2, "MODEL is required");
+  check_refused(run({"convert", "x"}), 2, "--output is required");
+  check_refused(run({"devices", "extra"}), 2, "extra");
+  check_run_refused({"-p", "x", "--bogus"}, 2, "--bogus");
+  check_run_refused({"Once", "upon"}, 2, "quotes");
+  check_run_refused({"-p", "x", "-f", "y"}, 2, "excludes");
+  check_run_refused({"x", "--ids-file", "y"}, 2, "excludes");
+  check_run_refused({"-p", "x", "-n", "0"}, 2, "-n 0");
+  check_run_refused({"-p", "x", "-n", "-2"}, 2, "-n -2");
+  check_run_refused({"-p", "x", "-n", "many"}, 2, "many");
+  check_run_refused({"-p", "x", "-n", "99999999999"}, 2, "99999999999");
+  check_run_refused({"-p", "x", "-c", "0"}, 2, "--ctx");
+  check_run_refused({"-p", "x", "-c", "4096"}, 2, "use at most -c 2048");
+  check_run_refused({"-p", "x", "--threads", "0"}, 2, "--threads");
+  check_run_refused({"-p", "x", "--kv-type", "q8"}, 2, "f16");
+  check_run_refused({"-p", "x", "--device", "gpu"}, 2, "unknown device gpu");
+  check_run_refused({"-p", "x", "--device", "cuda:x"}, 2, "unknown device cuda:x");
+  check_run_refused({"-p", "x", "--stop", ""}, 2, "--stop");
+  check_run_refused({"-f", "/nowhere/x"}, 2, "cannot read /nowhere/x");
+  check_run_refused({"-f", "/tmp"}, 2, "cannot read /tmp");
+}
+
+TEST_CASE("a GPU that is demanded and not there is exit 5") {
+  check_run_refused({"-p", "x", "--device", "cuda"}, 5, "--device cpu");
+  check_run_refused({"-p", "x", "--device", "cuda:1"}, 5, "--device cpu");
+}
+
+TEST_CASE("prompts that cannot be used") {
+  check_run_refused({"-p", ""}, 2, "empty");
+  check_run_refused({""}, 2, "empty");
+  check_run_refused({}, 2, "empty");  // /dev/null
+  check_run_refused({"-p", "abc\xff"}, 2, "not UTF-8 at byte 3");
+  check_run_refused({"-p", "\xed\xa0\x80"}, 2, "not UTF-8 at byte 0");  // half a surrogate pair
+  check_refused(run_with_input({"run", demo_model()}, "ab\xc3"), 2, "byte 2");
+  check_run_refused({"-p", "Once upon a time", "-c", "6"}, 6, "6 tokens");
+  check_run_refused({"-p", "Once upon a time", "-c", "6"}, 6, "use -c 7");
+  std::string words;
+  for (int i = 0; i < 3000; ++i) words += " king";
+  check_run_refused({"-p", words}, 6, "shorten the prompt");
+}
+
+TEST_CASE("ids files that cannot be used") {
+  const TempDir folder;
+  const auto refused = [&](const std::string& text, const std::string& part) {
+    check_run_refused({"--ids-file", write_file(folder, "ids.json", text)}, 2, part);
+  };
+  refused("", "not valid JSON");
+  refused("{\"ids\": [1]}", "not a JSON array");
+  refused("[]", "no ids");
+  refused("[1, 2.5]", "entry 1 is not an integer");
+  refused("[1, \"2\"]", "entry 1 is not an integer");
+  refused("[-1]", "entry 0 is outside");
+  refused("[0, 4096]", "entry 1 is outside the model's vocabulary of 4096");
+  refused("[18446744073709551615]", "outside");
+  refused("[4294967297]", "outside");
+}
+
+TEST_CASE("files that are no model exit with 3, or with 4 where they are a newer one") {
+  const TempDir folder;
+  const std::string good = read_file(demo_model());
+  const auto refused = [&](const std::string& bytes, int exit_code) {
+    const std::string path = write_file(folder, "bad.tmac2", bytes);
+    for (const std::string command : {"run", "verify"}) {
+      std::vector<std::string> args = {command, path};
+      if (command == "run") args.insert(args.end(), {"-p", "x", "-n", "1"});
+      check_refused(run(args), exit_code, path);
+    }
+  };
+  check_refused(run({"run", "/nowhere/m.tmac2", "-p", "x"}), 3, "no model file /nowhere/m.tmac2");
+  check_refused(run({"info", folder.path().string()}), 3, "edgellm convert");
+  refused("", 3);
+  refused("TMAC2", 3);
+  refused("GGUF" + std::string(100, '\0'), 3);
+  refused(std::string(4096, '\0'), 3);
+  refused(good.substr(0, 40), 3);
+  refused(good.substr(0, good.size() / 2), 3);
+  refused(good.substr(0, good.size() - 1), 3);
+
+  std::string flipped = good;
+  flipped[good.size() - 100'000] ^= 1;  // in a weight: only its hash tells
+  refused(flipped, 3);
+  flipped = good;
+  flipped[200] ^= 1;  // in the metadata
+  refused(flipped, 3);
+
+  std::string newer = good;
+  newer[8] = 2;  // the version
+  refused(newer, 4);
+}
+
+TEST_CASE("a file whose weights have changed runs only with --no-verify") {
+  const TempDir folder;
+  std::string bytes = read_file(demo_model());
+  bytes[bytes.size() - 100'000] ^= 1;
+  const std::string path = write_file(folder, "flipped.tmac2", bytes);
+  check_refused(run({"run", path, "-p", "Once", "-n", "1"}), 3, path);
+  CHECK(run({"run", path, "-p", "Once", "-n", "1", "--no-verify"}).exit_code == 0);
+}
+
+TEST_CASE("a model without a tokenizer says so") {
+  const TempDir folder;
+  const std::string model = tiny_model(folder);
+  check_refused(run({"run", model, "-p", "x"}), 2, "--ids-file");
+  check_refused(run({"tokenize", model, "x"}), 4, "tokenizer.json");
+  const std::string ids = write_file(folder, "ids.json", "[1]");
+  check_refused(run({"run", model, "--ids-file", ids, "--stop", "x"}), 2, "--stop");
+  check_refused(run({"perplexity", model, "-f", ids}), 2, "--ids-file");
+}
+
+TEST_CASE("outputs that cannot be written are found before the work begins") {
+  const TempDir folder;
+  const std::string ids = write_file(folder, "ids.json", "[1, 2]");
+  const std::string file = write_file(folder, "file", "");
+  const std::vector<std::string> logits = {"logits", demo_model(), "--ids-file", ids, "-o"};
+  const std::vector<std::string> synth = {"synth", "smollm-135m", "-o"};
+  for (const auto& command : {logits, synth}) {
+    const auto refused = [&](const std::string& path, const std::string& part) {
+      std::vector<std::string> args = command;
+      args.push_back(path);
+      check_refused(run(args), 1, part);
+    };
+    refused("/nowhere/out", "there is no folder /nowhere");
+    refused(folder.path().string(), "it is a folder");
+    refused(file + "/out", "there is no folder " + file);
+  }
+  check_refused(run({"synth", "smollm-135m", "-o", "/dev/full"}), 1, "not a regular file");
+  check_refused(run({"logits", demo_model(), "--ids-file", ids, "-o", "/dev/full"}), 1,
+                "No space left");
+  CHECK(names_in(folder) == std::vector<std::string>{"file", "ids.json"});
+}
+
+TEST_CASE("convert says what it was given instead of a folder") {
+  const TempDir folder;
+  const std::string out = folder.file("out.tmac2");
+  const auto refused = [&](const std::string& source, int exit_code, const std::string& part) {
+    check_refused(run({"convert", source, "-o", out}), exit_code, part);
+  };
+  refused("/nowhere/model", 3, "no folder /nowhere/model");
+  refused(demo_model(), 4, "already a .tmac2 file");
+  refused(write_file(folder, "m.gguf", "GGUF\3\0\0\0"), 4, "GGUF");
+  refused(write_file(folder, "old.bin", "TMAC"), 4, "older");
+  refused(write_file(folder, "m.safetensors", "x"), 4, "name the folder");
+  refused(folder.path().string(), 3, "config.json");
+  CHECK(!std::filesystem::exists(out));
+}
+
+TEST_CASE("errors are JSON too where JSON was asked for") {
+  const auto check_error = [](const Result& result, int exit_code, const std::string& code) {
+    CHECK(result.exit_code == exit_code);
+    CHECK(result.err.starts_with("edgellm: "));
+    const auto error = json_of(result)["error"];
+    CHECK(error["code"] == code);
+    CHECK(error["exit_code"] == exit_code);
+    CHECK("edgellm: " + error["message"].get<std::string>() + "\n" == result.err);
+  };
+  check_error(run({"run", demo_model(), "--json", "-p", ""}), 2, "usage");
+  check_error(run({"run", demo_model(), "--json", "--bogus"}), 2, "usage");
+  check_error(run({"--json"}), 2, "usage");
+  check_error(run({"info", "/nowhere/x", "--json"}), 3, "model_file");
+  check_error(run({"run", demo_model(), "-p", "x", "-c", "1", "--json"}), 6, "prompt_does_not_fit");
+  check_error(run({"run", demo_model(), "-p", "x", "--device", "cuda", "--json"}), 5, "device");
+}
+
+}  // namespace
+}  // namespace edgellm::test

@@ -1,0 +1,182 @@
+// edgellm run: prompts, ids, stops, JSON.
+#include <catch2/catch.hpp>
+
+#include "model/hash.h"
+#include "model/text.h"
+#include "tests/apps/program.h"
+
+namespace edgellm::test {
+namespace {
+
+const std::string kPrompt = "Once upon a time";
+
+nlohmann::json run_json(std::vector<std::string> args) {
+  args.insert(args.begin(), {"run", demo_model(), "--json"});
+  const Result result = run(args);
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  return json_of(result);
+}
+
+std::string text_of(const Result& result) {
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  CHECK(result.err.empty());
+  return result.out;
+}
+
+TEST_CASE("run prints the text and nothing else") {
+  const std::string text = run_json({kPrompt, "-n", "40"})["text"];
+  CHECK(text.size() > 40);
+  CHECK(text.find(kPrompt) == std::string::npos);
+  CHECK(text_of(run({"run", demo_model(), kPrompt, "-n", "40"})) == text + "\n");
+  CHECK(text_of(run({"run", demo_model(), "-p", kPrompt, "-n", "40", "--no-stream"})) ==
+        text + "\n");
+}
+
+TEST_CASE("every way to give a prompt gives the same prompt") {
+  const TempDir folder;
+  const std::string model = demo_model();
+  const std::string file = write_file(folder, "prompt.txt", kPrompt);
+  const std::string expected = text_of(run({"run", model, kPrompt, "-n", "8"}));
+  CHECK(text_of(run({"run", model, "-p", kPrompt, "-n", "8"})) == expected);
+  CHECK(text_of(run({"run", model, "-f", file, "-n", "8"})) == expected);
+  CHECK(text_of(run_with_input({"run", model, "-n", "8"}, kPrompt)) == expected);
+  CHECK(text_of(run_with_input({"run", model, "-", "-n", "8"}, kPrompt)) == expected);
+  CHECK(text_of(run_with_input({"run", model, "-p", "-", "-n", "8"}, kPrompt)) == expected);
+  CHECK(text_of(run_with_input({"run", model, "-f", "-", "-n", "8"}, kPrompt)) == expected);
+  CHECK(text_of(Program({"run", model, "-n", "8"}, {.in_path = file}).wait()) == expected);
+}
+
+TEST_CASE("piped text stands before the prompt, in a line of its own") {
+  const std::vector<std::string> args = {"run", demo_model(), "-p", "the end", "-n", "1", "--json"};
+  const auto prompt_ids = [](const Result& result) { return json_of(result)["prompt_ids"]; };
+  const auto expected = run_json({"-p", "A king\nthe end", "-n", "1"})["prompt_ids"];
+  CHECK(prompt_ids(run_with_input(args, "A king")) == expected);
+  CHECK(prompt_ids(run_with_input(args, "A king\n")) == expected);
+  const auto alone = run_json({"-p", "the end", "-n", "1"})["prompt_ids"];
+  CHECK(alone != expected);
+  CHECK(prompt_ids(run_with_input(args, "")) == alone);
+  // /dev/null is a device, and a terminal is nothing to wait for.
+  CHECK(prompt_ids(run(args)) == alone);
+  CHECK(prompt_ids(Program(args, {.in_is_terminal = true}).wait()) == alone);
+}
+
+TEST_CASE("a text that looks like an option or a list is taken as it is") {
+  const TempDir folder;
+  for (const std::string text : {"[a, b]", "-x", "--json", "%s\\n", "a=b;c"}) {
+    INFO(text);
+    const std::string file = write_file(folder, "text", text);
+    const auto tokens = json_of(run({"tokenize", demo_model(), "--json", "-f", file}))["ids"];
+    CHECK(run_json({"-n", "1", "-p", text})["prompt_ids"] == tokens);
+    CHECK(run_json({"-n", "1", "--", text})["prompt_ids"] == tokens);
+  }
+}
+
+TEST_CASE("run --json is one object with everything in it") {
+  const auto json = run_json({kPrompt, "-n", "12", "-c", "64", "--threads", "1"});
+  CHECK(json["schema"] == "edgellm.run/1");
+  CHECK(json["model"]["path"] == demo_model());
+  CHECK(json["model"]["id"].get<std::string>().size() == 16);
+  CHECK(json["model"]["architecture"] == "BitNetForCausalLM");
+  CHECK(json["model"]["params"] == 17'323'648);
+  CHECK(json["model"]["bytes"] == std::filesystem::file_size(demo_model()));
+  CHECK(json["finish_reason"] == "length");
+  CHECK(json["threads"] == 1);
+  CHECK(json["kv_type"] == "f16");
+  CHECK(json["context"] == 64);
+  CHECK(json["device"].get<std::string>().starts_with("cpu"));
+  const auto& timings = json["timings"];
+  CHECK(timings["prompt_eval_count"] == json["prompt_ids"].size());
+  CHECK(timings["eval_count"] == 12);
+  for (const char* name : {"total_ns", "load_ns", "prompt_eval_ns", "eval_ns", "ttft_ns"}) {
+    INFO(name);
+    CHECK(timings[name].is_number_integer());
+    CHECK(timings[name] > 0);
+  }
+  CHECK(timings["itl_ns"]["p50"] <= timings["itl_ns"]["max"]);
+  CHECK(timings["eval_tps"].get<double>() ==
+        Approx(11e9 / timings["eval_ns"].get<double>()).epsilon(1e-6));
+
+  const auto ids = json["token_ids"].get<std::vector<int32_t>>();
+  REQUIRE(ids.size() == 12);
+  CHECK(json["output_hash"] == model_io::hex64(model_io::xxh3(ids.data(), 4 * ids.size())));
+}
+
+TEST_CASE("the answer does not depend on threads or prefill chunks") {
+  const auto expected = run_json({kPrompt, "-n", "30"})["output_hash"];
+  CHECK(run_json({kPrompt, "-n", "30", "--threads", "1"})["output_hash"] == expected);
+  CHECK(run_json({kPrompt, "-n", "30", "--threads", "3"})["output_hash"] == expected);
+  CHECK(run_json({kPrompt, "-n", "30", "--prefill-chunk", "2"})["output_hash"] == expected);
+}
+
+TEST_CASE("a stop string ends the text before it") {
+  const std::string whole = run_json({kPrompt, "-n", "60"})["text"];
+  const std::string stop = whole.substr(20, 7);  // begins and ends anywhere in the tokens
+  const auto json = run_json({kPrompt, "-n", "60", "--stop", "[never]", "--stop", stop});
+  CHECK(json["finish_reason"] == "stop_string");
+  CHECK(json["text"] == whole.substr(0, whole.find(stop)));
+  CHECK(text_of(run({"run", demo_model(), kPrompt, "-n", "60", "--stop", stop})) ==
+        whole.substr(0, whole.find(stop)) + "\n");
+}
+
+TEST_CASE("a full context is its own end") {
+  const auto json = run_json({kPrompt, "-c", "32", "--ignore-eos"});
+  CHECK(json["finish_reason"] == "context");
+  CHECK(json["prompt_ids"].size() + json["token_ids"].size() >= 32);
+}
+
+TEST_CASE("a stop token ends the answer and is not part of the text") {
+  // After a turn of a conversation the model writes the next turn and its end.
+  const std::string turn = "Hello<|eot_id|>";
+  const auto json = run_json({turn, "-n", "100"});
+  REQUIRE(json["finish_reason"] == "stop");
+  CHECK(json["token_ids"].back() == 4095);
+  const std::string text = json["text"];
+  CHECK(!text.empty());
+  CHECK(text.find("<|") == std::string::npos);
+  CHECK(text_of(run({"run", demo_model(), turn, "-n", "100"})) == text + "\n");
+
+  const auto ignoring = run_json({turn, "-n", "100", "--ignore-eos"});
+  CHECK(ignoring["finish_reason"] == "length");
+  CHECK(ignoring["token_ids"].size() == 100);
+}
+
+TEST_CASE("ids instead of text, with and without a tokenizer") {
+  const TempDir folder;
+  const auto from_text = run_json({kPrompt, "-n", "6"});
+  const std::string ids = write_file(folder, "ids.json", from_text["prompt_ids"].dump());
+  const auto from_ids = run_json({"--ids-file", ids, "-n", "6"});
+  CHECK(from_ids["token_ids"] == from_text["token_ids"]);
+  CHECK(from_ids["text"] == from_text["text"]);
+
+  const std::string model = tiny_model(folder);
+  const std::string few = write_file(folder, "few.json", "[1, 2, 3]");
+  const Result json = run({"run", model, "--ids-file", few, "-n", "4", "--json"});
+  CHECK(json_of(json)["text"].is_null());
+  const auto tokens = json_of(json)["token_ids"].get<std::vector<int>>();
+  REQUIRE(tokens.size() == 4);
+  std::string line;
+  for (const int token : tokens) line += (line.empty() ? "" : " ") + std::to_string(token);
+  CHECK(text_of(run({"run", model, "--ids-file", few, "-n", "4"})) == line + "\n");
+}
+
+TEST_CASE("run --verbose prints Ollama's eight lines first") {
+  const Result result = run({"run", demo_model(), kPrompt, "-n", "5", "--verbose"});
+  REQUIRE(result.exit_code == 0);
+  std::vector<std::string> labels;
+  std::istringstream lines(result.err);
+  for (std::string line; std::getline(lines, line);) labels.push_back(line.substr(0, 22));
+  const std::vector<std::string> ollama = {
+      "total duration:       ", "load duration:        ", "prompt eval count:    ",
+      "prompt eval duration: ", "prompt eval rate:     ", "eval count:           ",
+      "eval duration:        ", "eval rate:            "};
+  REQUIRE(labels.size() > ollama.size());
+  CHECK(std::vector<std::string>(labels.begin(), labels.begin() + 8) == ollama);
+  CHECK(result.err.find("prompt eval count:    6 token(s)\n") != std::string::npos);
+  CHECK(result.err.find("eval count:           5 token(s)\n") != std::string::npos);
+  CHECK(result.err.find("GB/s\n") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace edgellm::test
