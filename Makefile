@@ -1,0 +1,35 @@
+# The two commands that do everything: `make demo` and `make test`. CMake does the work; see
+# CMakePresets.json for other ways to build.
+
+PRESET ?= release
+PREFIX ?= /usr/local
+PROGRAM := build/$(PRESET)/edgellm
+DEMO_MODEL := model/demo/storyteller.tmac2
+
+# Where NVIDIA's installer puts nvcc without telling the shell.
+export PATH := $(PATH):/usr/local/cuda/bin
+
+.PHONY: build demo test install clean setup configure
+
+build: configure
+	cmake --build --preset $(PRESET) --target edgellm
+
+demo: build
+	$(PROGRAM) run $(DEMO_MODEL) -p "One day the fox said to the lion," -n 160 --verbose </dev/null
+
+test: configure
+	cmake --build --preset $(PRESET)
+	ctest --preset $(PRESET) --parallel $$(nproc)
+
+# DESTDIR is honoured.
+install: build
+	cmake --install build/$(PRESET) --prefix $(PREFIX)
+
+clean:
+	rm -rf build
+
+configure: setup
+	cmake --preset $(PRESET)
+
+setup:
+	@tools/setup.sh
