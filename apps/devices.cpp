@@ -1,13 +1,12 @@
 // edgellm devices: what this machine could run a model on.
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
-#include "apps/model_flags.h"
 #include "apps/terminal.h"
 #include "apps/text_format.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/machine.h"
 #include "kernels/cuda/gpu_list.h"
 
 namespace edgellm {
@@ -16,18 +15,6 @@ namespace {
 struct Flags {
   bool json = false;
 };
-
-// As Linux names the processor; not every architecture has the line.
-std::string cpu_name() {
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  for (std::string line; std::getline(cpuinfo, line);) {
-    if (line.starts_with("model name")) {
-      const size_t colon = line.find(": ");
-      if (colon != std::string::npos) return line.substr(colon + 2);
-    }
-  }
-  return "unknown processor";
-}
 
 void print_as_json(const GpuList& list) {
   nlohmann::ordered_json gpus = nlohmann::ordered_json::array();
@@ -40,14 +27,16 @@ void print_as_json(const GpuList& list) {
                     {"total_bytes", gpu.total_bytes},
                     {"free_bytes", gpu.free_bytes}});
   }
-  print_json({{"schema", "edgellm.devices/1"},
-              {"cpu", {{"name", cpu_name()}, {"cores", usable_cores()}, {"isa", cpu::isa_name()}}},
-              {"gpus", gpus},
-              {"gpu_problem", list.problem}});
+  print_json(
+      {{"schema", "edgellm.devices/1"},
+       {"cpu",
+        {{"name", cpu::machine_name()}, {"cores", cpu::usable_cores()}, {"isa", cpu::isa_name()}}},
+       {"gpus", gpus},
+       {"gpu_problem", list.problem}});
 }
 
 void print_as_text(const GpuList& list) {
-  std::string out = "cpu     " + cpu_name() + ", " + std::to_string(usable_cores()) +
+  std::string out = "cpu     " + cpu::machine_name() + ", " + std::to_string(cpu::usable_cores()) +
                     " usable cores, " + cpu::isa_name() + "\n";
   for (const GpuInfo& gpu : list.gpus) {
     out += "cuda:" + std::to_string(gpu.index) + "  " + gpu.name + ", compute capability " +

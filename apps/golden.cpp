@@ -7,6 +7,7 @@
 #include "apps/signals.h"
 #include "engine/backend.h"
 #include "engine/generate.h"
+#include "kernels/cpu/machine.h"
 
 namespace edgellm {
 namespace {
@@ -52,7 +53,7 @@ Golden make_golden(const std::string& path) {
   // A model with a tiny context gets a golden of the beginning of the prompt.
   const auto room = static_cast<size_t>(model.config().max_context - 1);
   if (golden.prompt_ids.size() > room) golden.prompt_ids.resize(room);
-  golden.greedy_ids = greedy_ids(model, golden.prompt_ids, kGoldenTokens, usable_cores(),
+  golden.greedy_ids = greedy_ids(model, golden.prompt_ids, kGoldenTokens, cpu::usable_cores(),
                                  /*low_memory=*/true);
   return golden;
 }

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <thread>
 
 #include "apps/terminal.h"
 #include "base/error.h"
+#include "kernels/cpu/machine.h"
 #include "kernels/cuda/gpu_list.h"
 
 namespace edgellm {
@@ -99,14 +99,11 @@ EngineOptions engine_options(const EngineFlags& flags, const ModelConfig& config
   options.context = context != 0 ? context : flags.context;
   if (options.context == 0) options.context = config.max_context;
   options.kv_type = flags.kv_type == "f32" ? KvType::kF32 : KvType::kF16;
-  options.threads = flags.threads != 0 ? flags.threads : usable_cores();
+  options.threads = flags.threads != 0 ? flags.threads : cpu::usable_cores();
   if (flags.prefill_chunk != 0) options.max_rows = flags.prefill_chunk;
   options.max_rows = std::min(options.max_rows, options.context);
   return options;
 }
-
-// glibc counts the cores of the affinity mask, so that taskset and cpusets are respected.
-int usable_cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
 uint64_t weight_bytes_per_token(const ModelFile& model) {
   const DenseTensor& embedding = model.weights().embedding;

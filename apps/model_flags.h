@@ -41,8 +41,6 @@ void check_contents(const ModelFile& model, const EngineFlags& flags);
 // `context` overrides the flag where it is not 0: commands that know how many positions they need.
 EngineOptions engine_options(const EngineFlags& flags, const ModelConfig& config, int context = 0);
 
-int usable_cores();
-
 // Bytes that a decoded token reads of the weights: everything but the embedding table, of which it
 // reads one row. A tied head is that table, and is read.
 uint64_t weight_bytes_per_token(const ModelFile& model);

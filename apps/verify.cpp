@@ -8,6 +8,7 @@
 #include "apps/model_flags.h"
 #include "apps/terminal.h"
 #include "base/error.h"
+#include "kernels/cpu/machine.h"
 #include "model/text.h"
 
 namespace edgellm {
@@ -76,7 +77,7 @@ Check golden_check(const ModelFile& model, int threads) {
   const Golden& golden = *model.golden();
   const std::vector<int32_t> ids =
       greedy_ids(model, golden.prompt_ids, static_cast<int>(golden.greedy_ids.size()),
-                 threads != 0 ? threads : usable_cores(), /*low_memory=*/false);
+                 threads != 0 ? threads : cpu::usable_cores(), /*low_memory=*/false);
   if (ids == golden.greedy_ids) {
     return {"golden", Status::kOk, std::to_string(ids.size()) + " greedy ids generated again"};
   }

@@ -18,12 +18,12 @@
 namespace edgellm {
 
 struct EngineOptions {
-  int context = 0;            // positions per sequence; 0: the model's maximum
-  int sequences = 1;          // sequences that can be live at the same time
-  int max_rows = 256;         // rows of one pass: the longest prefill chunk
+  int context = 0;     // positions per sequence; 0: the model's maximum
+  int sequences = 1;   // sequences that can be live at the same time
+  int max_rows = 256;  // rows of one pass: the longest prefill chunk
   KvType kv_type = KvType::kF16;
-  int threads = 0;            // CPU worker threads; 0: one per core this process may use
-  bool low_memory = false;    // give weight pages back after use (the golden run of a conversion)
+  int threads = 0;          // CPU worker threads; 0: one per core this process may use
+  bool low_memory = false;  // give weight pages back after use (the golden run of a conversion)
 };
 
 // Rows of one pass; the three arrays have one entry per row.
@@ -35,12 +35,12 @@ struct Batch {
 
 // What a pass is asked for besides filling the KV cache.
 struct Outputs {
-  std::span<const int32_t> rows;       // rows of the batch whose result is wanted; may be empty
-  std::span<const int32_t> banned;     // ids the arg-max may not choose
-  std::span<int32_t> argmax;           // [rows.size()] or empty
-  std::span<float> logits;             // [rows.size(), vocab] or empty
-  std::span<float> hidden;             // [layers + 1, batch rows, dim] or empty: embedding, residual
-                                       // after layers 1 .. layers - 1, final norm's output
+  std::span<const int32_t> rows;    // rows of the batch whose result is wanted; may be empty
+  std::span<const int32_t> banned;  // ids the arg-max may not choose
+  std::span<int32_t> argmax;        // [rows.size()] or empty
+  std::span<float> logits;          // [rows.size(), vocab] or empty
+  std::span<float> hidden;          // [layers + 1, batch rows, dim] or empty: embedding, residual
+                                    // after layers 1 .. layers - 1, final norm's output
 };
 
 // Bytes that a backend took, for `info` and `--verbose`.

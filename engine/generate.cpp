@@ -21,10 +21,9 @@ void check_prompt(const Backend& backend, const GenerateRequest& request) {
   }
   for (int32_t id : request.prompt_ids) {
     if (id < 0 || id >= vocab) {
-      throw Error(ExitCode::kUsage, "token id " + std::to_string(id) +
-                                        " is outside the model's vocabulary of " +
-                                        std::to_string(vocab) + " (ids from 0 to " +
-                                        std::to_string(vocab - 1) + ")");
+      throw Error(ExitCode::kUsage,
+                  "token id " + std::to_string(id) + " is outside the model's vocabulary of " +
+                      std::to_string(vocab) + " (ids from 0 to " + std::to_string(vocab - 1) + ")");
     }
   }
   if (request.prompt_ids.size() >= static_cast<size_t>(backend.context())) {
@@ -81,9 +80,10 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
     }
     const int rows = std::min(chunk, prompt - position);
     for (int i = 0; i < rows; ++i) positions[static_cast<size_t>(i)] = position + i;
-    const Batch batch{request.prompt_ids.subspan(static_cast<size_t>(position), static_cast<size_t>(rows)),
-                      std::span(sequences).first(static_cast<size_t>(rows)),
-                      std::span(positions).first(static_cast<size_t>(rows))};
+    const Batch batch{
+        request.prompt_ids.subspan(static_cast<size_t>(position), static_cast<size_t>(rows)),
+        std::span(sequences).first(static_cast<size_t>(rows)),
+        std::span(positions).first(static_cast<size_t>(rows))};
     const int32_t row = rows - 1;
     Outputs outputs;
     if (position + rows == prompt) {
@@ -100,7 +100,8 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
   int64_t last_token_at = 0;
   for (;;) {
     if (next < 0) {
-      throw Error(ExitCode::kUsage, "every token of the vocabulary is a stop id and --ignore-eos bans them all");
+      throw Error(ExitCode::kUsage,
+                  "every token of the vocabulary is a stop id and --ignore-eos bans them all");
     }
     const int64_t token_at = now_ns();
     if (result.token_ids.empty()) {
@@ -110,9 +111,9 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
     }
     last_token_at = token_at;
     result.token_ids.push_back(next);
-    const bool is_stop = !request.ignore_stop_ids &&
-                         std::find(request.stop_ids.begin(), request.stop_ids.end(), next) !=
-                             request.stop_ids.end();
+    const bool is_stop =
+        !request.ignore_stop_ids &&
+        std::find(request.stop_ids.begin(), request.stop_ids.end(), next) != request.stop_ids.end();
     const bool wants_more = !request.on_token || request.on_token(next);
     if (is_stop) {
       result.finish_reason = FinishReason::kStop;

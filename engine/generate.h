@@ -36,9 +36,9 @@ struct GenerateRequest {
 struct GenerateResult {
   std::vector<int32_t> token_ids;
   FinishReason finish_reason = FinishReason::kLength;
-  int64_t prompt_eval_ns = 0;  // prefill, the first token included
-  int64_t eval_ns = 0;         // all tokens after the first
-  int64_t ttft_ns = 0;         // from the call to the first token handed over
+  int64_t prompt_eval_ns = 0;           // prefill, the first token included
+  int64_t eval_ns = 0;                  // all tokens after the first
+  int64_t ttft_ns = 0;                  // from the call to the first token handed over
   std::vector<int64_t> inter_token_ns;  // gaps between tokens, token_ids.size() - 1 of them
 };
 

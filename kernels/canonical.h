@@ -1,9 +1,9 @@
 // The scalar pieces of the canonical arithmetic (docs/numerics.md), one source for host and device.
 //
 // Every operation here is IEEE binary32, round to nearest even; a product and a sum are fused only
-// where `fma` is written. Built with -ffp-contract=off on the host and -fmad=false on the device, so
-// that both give the same bits. SIMD files (kernels/cpu/avx*.cpp) must not include this header: the
-// linker keeps one copy of an inline function, and it may be the one compiled for AVX-512. They
+// where `fma` is written. Built with -ffp-contract=off on the host and -fmad=false on the device,
+// so that both give the same bits. SIMD files (kernels/cpu/avx*.cpp) must not include this header:
+// the linker keeps one copy of an inline function, and it may be the one compiled for AVX-512. They
 // repeat the same operations lane by lane, and a test compares them with these.
 #pragma once
 
@@ -32,7 +32,8 @@ EDGELLM_HOST_DEVICE inline uint32_t float_to_bits(float value) {
 
 // e^x within 1.01 ulp; +inf above 88.72, 0 below -87.3; exp(+-0) = 1; NaN stays NaN.
 // x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite: ln 2 in two parts, so that n * ln2_high is
-// exact), e^r = 1 + r + r^2 P(r) with P fitted to minimise the relative error, then 2^n by exponent bits.
+// exact), e^r = 1 + r + r^2 P(r) with P fitted to minimise the relative error, then 2^n by exponent
+// bits.
 EDGELLM_HOST_DEVICE inline float canonical_exp(float x) {
   if (x > 88.72f) return bits_to_float(0x7f800000u);
   if (x < -87.3f) return 0.0f;

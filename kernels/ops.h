@@ -53,13 +53,13 @@ enum class KvType : uint8_t { kF16, kF32 };
 // Attention works on chunks of this many positions, counted from position 0 (docs/numerics.md).
 inline constexpr int kAttentionChunk = 64;
 
-// The keys and values of one layer, in blocks of `block_size` positions that a table maps to a pool.
-// One contiguous cache is a pool of one big block.
+// The keys and values of one layer, in blocks of `block_size` positions that a table maps to a
+// pool. One contiguous cache is a pool of one big block.
 //
-// Position p of sequence s lies in pool block `block_table[s * blocks_per_sequence + p / block_size]`.
-// A block holds [kv_heads, block_size / kAttentionChunk] tiles of kAttentionChunk * head_dim
-// elements, one tile a chunk. The order inside a tile is the backend's own: `ref` keeps keys and
-// values as [position, head_dim]; `cpu` keeps keys transposed, [head_dim, position].
+// Position p of sequence s lies in pool block `block_table[s * blocks_per_sequence + p /
+// block_size]`. A block holds [kv_heads, block_size / kAttentionChunk] tiles of kAttentionChunk *
+// head_dim elements, one tile a chunk. The order inside a tile is the backend's own: `ref` keeps
+// keys and values as [position, head_dim]; `cpu` keeps keys transposed, [head_dim, position].
 struct KvCache {
   void* k = nullptr;
   void* v = nullptr;
@@ -120,7 +120,8 @@ struct EmbedArgs {
 //   y[i] = float(W[i] . codes) * ((scale[i] / s) * r)
 //   RoPE rotates pairs (i, i + head_dim / 2) of every head of q and k:
 //   lo' = lo * cos - hi * sin, hi' = hi * cos + lo * sin
-//   k and v are clamped to +-65504 and rounded to half precision, or kept, as the cache's type says.
+//   k and v are clamped to +-65504 and rounded to half precision, or kept, as the cache's type
+//   says.
 struct QkvArgs {
   const float* x = nullptr;     // [rows, dim]
   const float* gain = nullptr;  // [dim]

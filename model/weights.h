@@ -45,10 +45,10 @@ struct LayerWeights {
 };
 
 struct Weights {
-  DenseTensor embedding;             // [vocab, dim]
-  DenseTensor head;                  // [vocab, dim]; the embedding's bytes when the head is tied
+  DenseTensor embedding;              // [vocab, dim]
+  DenseTensor head;                   // [vocab, dim]; the embedding's bytes when the head is tied
   std::span<const float> final_norm;  // [dim]
-  std::span<const float> inv_freq;   // [head_dim / 2], rope scaling applied
+  std::span<const float> inv_freq;    // [head_dim / 2], rope scaling applied
   std::vector<LayerWeights> layers;
 };
 

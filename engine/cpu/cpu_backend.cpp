@@ -1,12 +1,9 @@
 // The layer loop on the CPU.
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <thread>
 
 #include "base/error.h"
 #include "engine/backend.h"
@@ -14,35 +11,19 @@
 #include "engine/views.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/machine.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm {
 namespace {
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
-std::string cpu_model_name() {
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(cpuinfo, line)) {
-    const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown processor";
-}
 
 // Zeroed memory that takes physical pages only when written: a KV cache for a long context costs
 // what the run fills of it.
 class LazyMemory {
  public:
   explicit LazyMemory(size_t bytes) : bytes_(std::max<size_t>(bytes, 1)) {
-    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                 -1, 0);
+    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data_ == MAP_FAILED) {
       throw Error(ExitCode::kRuntime, "no memory for a KV cache of " + std::to_string(bytes >> 20) +
                                           " MiB (" + std::strerror(errno) +
@@ -75,8 +56,9 @@ class CpuBackend final : public Backend {
                         (options.kv_type == KvType::kF16 ? 2 : 4)),
         kv_memory_(2 * static_cast<size_t>(config_.layers) * kv_layer_bytes_),
         rope_(model.weights().inv_freq),
-        pool_(options.threads > 0 ? options.threads : usable_cores(), cpu::primitives()) {
-    require(options.sequences >= 1 && options.max_rows >= 1, "a backend needs a row and a sequence");
+        pool_(options.threads > 0 ? options.threads : cpu::usable_cores(), cpu::primitives()) {
+    require(options.sequences >= 1 && options.max_rows >= 1,
+            "a backend needs a row and a sequence");
     // One block a sequence: each cache is contiguous.
     for (int s = 0; s < options.sequences; ++s) block_table_.push_back(s);
     const size_t rows = static_cast<size_t>(options.max_rows);
@@ -108,12 +90,12 @@ class CpuBackend final : public Backend {
       cpu::attn_out({attention_.data(), gain_or_null(w.attn_sub_norm), eps, view(w.o), x_.data(),
                      rows, l, &fault},
                     pool_);
-      cpu::ffn_up({x_.data(), w.ffn_norm.data(), eps, view(w.gate), view(w.up), act, u_.data(), rows,
-                   l, &fault},
+      cpu::ffn_up({x_.data(), w.ffn_norm.data(), eps, view(w.gate), view(w.up), act, u_.data(),
+                   rows, l, &fault},
                   pool_);
-      cpu::ffn_down({u_.data(), gain_or_null(w.ffn_sub_norm), eps, view(w.down), x_.data(), rows, l,
-                     &fault},
-                    pool_);
+      cpu::ffn_down(
+          {u_.data(), gain_or_null(w.ffn_sub_norm), eps, view(w.down), x_.data(), rows, l, &fault},
+          pool_);
       if (l + 1 < config_.layers) keep_hidden(outputs, l + 1, rows);
       if (options_.low_memory) model_.release_pages(w);
       throw_on(fault);
@@ -127,7 +109,7 @@ class CpuBackend final : public Backend {
   }
 
   std::string device_name() const override {
-    return "cpu (" + cpu_model_name() + ", " + pool_.isa().name + ", " +
+    return "cpu (" + cpu::machine_name() + ", " + pool_.isa().name + ", " +
            std::to_string(pool_.threads()) + (pool_.threads() == 1 ? " thread)" : " threads)");
   }
 
@@ -158,7 +140,8 @@ class CpuBackend final : public Backend {
     require(batch.positions.size() == rows && batch.sequences.size() == rows,
             "a batch's arrays have one entry a row");
     for (size_t i = 0; i < rows; ++i) {
-      require(batch.ids[i] >= 0 && batch.ids[i] < config_.vocab, "a token id is outside the vocabulary");
+      require(batch.ids[i] >= 0 && batch.ids[i] < config_.vocab,
+              "a token id is outside the vocabulary");
       require(batch.positions[i] >= 0 && batch.positions[i] < context_,
               "a position is outside the context");
       require(batch.sequences[i] >= 0 && batch.sequences[i] < options_.sequences,

@@ -112,9 +112,7 @@ inline __m128i add_lanes_of_4(__m256i a, __m256i b, __m256i c, __m256i d) {
 
 #include "kernels/cpu/scale_products.inc"
 
-inline __m256i widen_sums(__m256i pairs) {
-  return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-}
+inline __m256i widen_sums(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 
 // Writes the int8 codes of n values in plane order, returns their sum.
 int32_t store_codes(const float* x, const float* gain, float s, int n, int8_t* codes) {
@@ -141,10 +139,10 @@ int32_t store_codes(const float* x, const float* gain, float s, int n, int8_t* c
         }
         code[j] = _mm256_cvtps_epi32(mul(z, scale));
       }
-      const __m256i v = _mm256_permutevar8x32_epi32(
-          _mm256_packs_epi16(_mm256_packs_epi32(code[0], code[1]),
-                             _mm256_packs_epi32(code[2], code[3])),
-          in_order);
+      const __m256i v =
+          _mm256_permutevar8x32_epi32(_mm256_packs_epi16(_mm256_packs_epi32(code[0], code[1]),
+                                                         _mm256_packs_epi32(code[2], code[3])),
+                                      in_order);
       sum = _mm256_add_epi32(sum, widen_sums(_mm256_maddubs_epi16(_mm256_set1_epi8(1), v)));
       const __m256i planes =
           _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(v, by_plane), planes_together);

@@ -26,9 +26,7 @@ inline F fmadd(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 inline F vmax(F a, F b) { return _mm512_max_ps(a, b); }
 inline F vabs(F v) { return _mm512_abs_ps(v); }
 inline F negate(F v) { return _mm512_xor_ps(v, broadcast(-0.0f)); }
-inline F relu(F v) {
-  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, zero(), _CMP_GT_OQ), v);
-}
+inline F relu(F v) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, zero(), _CMP_GT_OQ), v); }
 inline bool all_finite(F v) {
   return _mm512_cmp_ps_mask(vabs(v), broadcast(__FLT_MAX__), _CMP_LE_OQ) == 0xffff;
 }
@@ -96,8 +94,8 @@ constexpr int kGroupColumns = 4 * kPlaneBytes;
 int32_t store_codes(const float* x, const float* gain, float s, int n, int8_t* codes) {
   const F scale = broadcast(s);
   // Bytes 0, 4, 8, 12 of each 16 to its first word, 1, 5, 9, 13 to the second, ...
-  const __m512i by_plane = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const __m512i by_plane =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   const __m512i planes_together =
       _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   __m512i sum = _mm512_setzero_si512();
@@ -242,7 +240,7 @@ void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const Quantise
 
 }  // namespace
 
-const Primitives kAvx512 = {"avx512", kPlaneBytes, quantise, ternary_rows, rms_norm,
-                            dense_rows, gate,      add_rows, attention};
+const Primitives kAvx512 = {"avx512",   kPlaneBytes, quantise, ternary_rows, rms_norm,
+                            dense_rows, gate,        add_rows, attention};
 
 }  // namespace edgellm::cpu

@@ -1,5 +1,6 @@
-// The CPU backend: the ops of kernels/ops.h on a pool of threads, with the inner loops of the pool's
-// instruction set. The bits are those of `ref`, for any number of threads and any instruction set.
+// The CPU backend: the ops of kernels/ops.h on a pool of threads, with the inner loops of the
+// pool's instruction set. The bits are those of `ref`, for any number of threads and any
+// instruction set.
 #pragma once
 
 #include "kernels/cpu/pool.h"

@@ -12,7 +12,7 @@ struct Primitives;
 // Throws Error (kUsage) when EDGELLM_ISA names an unknown path or one this machine lacks.
 const Primitives& primitives();
 
-const char* isa_name();                     // name of primitives()
+const char* isa_name();                        // name of primitives()
 std::vector<const Primitives*> usable_isas();  // every path this machine can run, slowest first
 
 }  // namespace edgellm::cpu

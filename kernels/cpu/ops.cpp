@@ -1,4 +1,5 @@
-// The ops: how the work is shared out. The inner loops are in simd.inc and the files that include it.
+// The ops: how the work is shared out. The inner loops are in simd.inc and the files that include
+// it.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -81,9 +82,9 @@ void quantise_rows(Pool& pool, const float* y, const float* gain, float eps, int
 
 // How a product of w_rows weight rows with `rows` activation rows is cut into items.
 struct Tiling {
-  int w_tile;   // weight rows of an item, a multiple of 4
+  int w_tile;  // weight rows of an item, a multiple of 4
   int w_tiles;
-  int t_tile;   // activation rows of an item
+  int t_tile;  // activation rows of an item
   int t_tiles;
 
   Tiling(int w_rows, int rows, int threads) {
@@ -185,7 +186,8 @@ void embed(const EmbedArgs& args, Pool& pool) {
   pool.for_each(args.rows, 8, [&](int begin, int end, int) {
     for (int row = begin; row < end; ++row) {
       for (int i = 0; i < dim; ++i) {
-        args.x[at(row, dim, i)] = widen(args.table.data, args.table.type, at(args.ids[row], dim, i));
+        args.x[at(row, dim, i)] =
+            widen(args.table.data, args.table.type, at(args.ids[row], dim, i));
       }
     }
   });
@@ -249,8 +251,8 @@ void attention(const AttentionArgs& args, Pool& pool) {
   constexpr int kRowsPerItem = 16;
   const int group = args.heads / args.kv.kv_heads;
 
-  int* block_begin = reinterpret_cast<int*>(
-      pool.shared_scratch(static_cast<size_t>(args.rows + 1) * sizeof(int)));
+  int* block_begin =
+      reinterpret_cast<int*>(pool.shared_scratch(static_cast<size_t>(args.rows + 1) * sizeof(int)));
   int blocks = 0;
   for (int row = 0; row < args.rows; ++row) {
     const bool starts = row == 0 || args.places.sequence[row] != args.places.sequence[row - 1] ||
@@ -282,8 +284,8 @@ void attention(const AttentionArgs& args, Pool& pool) {
           thread, scratch_floats * sizeof(float) + static_cast<size_t>(chunks) * sizeof(size_t));
       size_t* tiles = reinterpret_cast<size_t*>(memory + scratch_floats * sizeof(float));
       for (int c = 0; c < chunks; ++c) {
-        tiles[c] = args.kv.tile_offset(args.places.sequence[item.row_begin], c * kAttentionChunk,
-                                       kv_head);
+        tiles[c] =
+            args.kv.tile_offset(args.places.sequence[item.row_begin], c * kAttentionChunk, kv_head);
       }
       item.tiles = tiles;
       pool.isa().attention(args, item, reinterpret_cast<float*>(memory));

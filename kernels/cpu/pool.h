@@ -38,7 +38,8 @@ class Pool {
   // rethrown here once all threads are done.
   template <class Body>
   void for_each(int items, int grain, Body&& body) {
-    run(items, grain,
+    run(
+        items, grain,
         [](void* context, int begin, int end, int thread) {
           (*static_cast<std::remove_reference_t<Body>*>(context))(begin, end, thread);
         },
@@ -80,10 +81,10 @@ class Pool {
   std::vector<Scratch> per_thread_;
 
   // The job. The caller writes it while the gate is closed and no worker is inside, then opens the
-  // gate (release). A worker reads it only after it has entered through the open gate (acquire), and
-  // leaves (release) when there are no more items. The caller closes the gate when it has run out of
-  // items itself and waits until it is empty (acquire): it never waits for a worker that is asleep
-  // or was not scheduled in time.
+  // gate (release). A worker reads it only after it has entered through the open gate (acquire),
+  // and leaves (release) when there are no more items. The caller closes the gate when it has run
+  // out of items itself and waits until it is empty (acquire): it never waits for a worker that is
+  // asleep or was not scheduled in time.
   Invoke invoke_ = nullptr;
   void* context_ = nullptr;
   int items_ = 0;

@@ -89,7 +89,8 @@ void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const Quantise
         const int8_t* a = x.codes + static_cast<size_t>(t) * x.stride + 4 * begin;
         int32_t sum = 0;
         for (size_t c = 0; c < 4 * bytes; ++c) {
-          sum += static_cast<int16_t>(static_cast<int16_t>(weights[c]) * static_cast<int16_t>(a[c]));
+          sum +=
+              static_cast<int16_t>(static_cast<int16_t>(weights[c]) * static_cast<int16_t>(a[c]));
         }
         sums[t - t_begin] += sum;
       }

@@ -2,8 +2,8 @@
 // functions with one row per instruction set (portable.cpp, avx2.cpp, avx512.cpp). The ops in
 // ops.cpp share out the work and call these. Every row of the table gives the same bits.
 //
-// Plain structs and pointers only: the SIMD files are compiled for one instruction set each and must
-// not instantiate inline functions that other files share (canonical.h says why).
+// Plain structs and pointers only: the SIMD files are compiled for one instruction set each and
+// must not instantiate inline functions that other files share (canonical.h says why).
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ namespace edgellm::cpu {
 // columns 4 b + k, b = 0 .. plane_bytes - 1: shifting the packed weights right by 2 k lines them up
 // with plane k. The last group is filled with zeros.
 struct QuantisedRows {
-  int8_t* codes = nullptr;   // [rows, stride]
-  size_t stride = 0;         // bytes a row: columns rounded up to 4 * plane_bytes
-  int32_t* sum = nullptr;    // [rows] sum of the codes
-  float* s = nullptr;        // [rows] codes per unit
-  float* r = nullptr;        // [rows] RMS factor of a folded norm, 1 where there is none
+  int8_t* codes = nullptr;  // [rows, stride]
+  size_t stride = 0;        // bytes a row: columns rounded up to 4 * plane_bytes
+  int32_t* sum = nullptr;   // [rows] sum of the codes
+  float* s = nullptr;       // [rows] codes per unit
+  float* r = nullptr;       // [rows] RMS factor of a folded norm, 1 where there is none
 };
 
 // Attention of some heads for consecutive rows of one sequence. See Primitives::attention.
@@ -69,7 +69,8 @@ struct Primitives {
   void (*attention)(const AttentionArgs& args, const AttentionItem& item, float* scratch);
 };
 
-// Chunk tiles widened to float32 and padded, and the running state of every row and head of an item.
+// Chunk tiles widened to float32 and padded, and the running state of every row and head of an
+// item.
 size_t attention_scratch_floats(int head_dim, int rows, int heads);
 
 // The scores of a chunk are folded over this many dimensions, the rest being zeros: the power of

@@ -18,8 +18,8 @@ size_t at(int row, int width, int column = 0) {
   return static_cast<size_t>(row) * static_cast<size_t>(width) + static_cast<size_t>(column);
 }
 
-// The sum of terms 0 .. n - 1 in the canonical order. `add(partial, i)` returns `partial` with term i
-// added to it: fma(a[i], b[i], partial) for a sum of products.
+// The sum of terms 0 .. n - 1 in the canonical order. `add(partial, i)` returns `partial` with term
+// i added to it: fma(a[i], b[i], partial) for a sum of products.
 template <class Add>
 float canonical_sum(int n, Add add) {
   float partial[kPartials] = {};
@@ -41,7 +41,8 @@ float rms_factor(const float* x, int n, float eps) {
 // Weight (row, column) as -1, 0 or +1.
 int ternary_code(const TernaryMatrix& w, int row, int column) {
   const size_t row_bytes = (static_cast<size_t>(w.cols) + 3) / 4;
-  const uint8_t byte = w.codes[static_cast<size_t>(row) * row_bytes + static_cast<size_t>(column / 4)];
+  const uint8_t byte =
+      w.codes[static_cast<size_t>(row) * row_bytes + static_cast<size_t>(column / 4)];
   const int bits = byte >> (2 * (column % 4)) & 3;
   return bits == 3 ? -1 : bits;
 }
@@ -88,8 +89,8 @@ void store(void* pool, KvType type, size_t index, float value) {
 void project(const ProjectArgs& args) {
   std::vector<int8_t> codes(static_cast<size_t>(args.w.cols));
   for (int row = 0; row < args.rows; ++row) {
-    const QuantisedRow quantised = quantise_row(args.y + at(row, args.w.cols), args.gain, args.eps,
-                                                args.w.cols, codes.data());
+    const QuantisedRow quantised =
+        quantise_row(args.y + at(row, args.w.cols), args.gain, args.eps, args.w.cols, codes.data());
     if (!quantised.finite) set_fault(args.fault, args.layer + 1);
     const std::vector<float> result = bit_linear(args.w, codes, quantised);
     for (int i = 0; i < args.w.rows; ++i) {

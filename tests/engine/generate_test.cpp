@@ -1,8 +1,9 @@
 // generate(): how a run ends, what it refuses, and that it does what feeding ids by hand does.
+#include "engine/generate.h"
+
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "engine/generate.h"
 #include "tests/support/hashed_models.h"
 #include "tests/support/run_ids.h"
 
@@ -74,7 +75,8 @@ TEST_CASE("generate chooses the arg-max of the logits at every step, for any pre
   }
 }
 
-TEST_CASE("a run ends at a stop id, which is its last token, and never chooses one it must ignore") {
+TEST_CASE(
+    "a run ends at a stop id, which is its last token, and never chooses one it must ignore") {
   Fixture f;
   GenerateRequest request;
   request.max_tokens = 10;

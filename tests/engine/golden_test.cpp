@@ -1,9 +1,10 @@
 // Whole models against Hugging Face transformers: every golden folder below EDGELLM_FIXTURES.
 //
-// A golden folder holds cases.json; its model is the folder beside it whose name lacks "-golden", or
-// else the one model folder of the fixtures whose sizes are those of the golden arrays. The limits
-// are those of the fixtures' README, as fractions of the logits' rms: int8 rounding makes a BitNet a
-// step function, so two right programs agree to about 1e-5 or, after a flipped code, to a few percent.
+// A golden folder holds cases.json; its model is the folder beside it whose name lacks "-golden",
+// or else the one model folder of the fixtures whose sizes are those of the golden arrays. The
+// limits are those of the fixtures' README, as fractions of the logits' rms: int8 rounding makes a
+// BitNet a step function, so two right programs agree to about 1e-5 or, after a flipped code, to a
+// few percent.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -224,8 +225,7 @@ TEST_CASE("teacher-forced greedy is exact wherever the margin is clear") {
       const Results actual = run_ids(*backend, ids);
       for (size_t i = 0; i < ids.size(); ++i) {
         const auto row = actual.logits.begin() + static_cast<ptrdiff_t>(i * vocab);
-        const auto best =
-            std::max_element(row, row + static_cast<ptrdiff_t>(vocab)) - row;
+        const auto best = std::max_element(row, row + static_cast<ptrdiff_t>(vocab)) - row;
         const bool same = best == expected[i];
         agree += same;
         ++total;
@@ -260,8 +260,7 @@ TEST_CASE("perplexity matches within 0.3 percent") {
           const double max = static_cast<double>(*std::max_element(row, row + vocab));
           double total = 0;
           for (size_t v = 0; v < vocab; ++v) total += std::exp(static_cast<double>(row[v]) - max);
-          const double logprob =
-              static_cast<double>(row[ids[i + 1]]) - max - std::log(total);
+          const double logprob = static_cast<double>(row[ids[i + 1]]) - max - std::log(total);
           differences += std::fabs(logprob - static_cast<double>(logprobs.values[count]));
           sum -= logprob;
           ++count;

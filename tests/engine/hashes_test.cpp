@@ -110,7 +110,8 @@ TEST_CASE("ref and cpu give the same logits bits for whole models") {
           expected.insert(expected.end(), step.begin(), step.end());
         }
         REQUIRE(expected.size() == run.logits.size());
-        CHECK(std::memcmp(expected.data(), run.logits.data(), expected.size() * sizeof(float)) == 0);
+        CHECK(std::memcmp(expected.data(), run.logits.data(), expected.size() * sizeof(float)) ==
+              0);
       }
     }
   }
@@ -124,7 +125,8 @@ TEST_CASE("bits do not depend on instruction set, threads, chunking or company")
     const ModelFile model = ModelFile::open(make_model(entry, temp));
     if (model.parameter_count() > 20'000'000) continue;
     const std::vector<int32_t> prompt = prompt_of(130, model.config().vocab);
-    const std::string expected = run_case(*backend_for(model, KvType::kF16, 1), prompt, 4, 512).hash();
+    const std::string expected =
+        run_case(*backend_for(model, KvType::kF16, 1), prompt, 4, 512).hash();
     for (const cpu::Primitives* isa : cpu::usable_isas()) {
       const ForcedIsa forced(isa->name);
       for (int threads : {1, 2, 3}) {
@@ -162,7 +164,8 @@ TEST_CASE("bits do not depend on instruction set, threads, chunking or company")
     together->forward({ids, sequences, positions}, outputs);
     const auto same_as_alone = [&](size_t row) {
       for (size_t s = 0; s < 3; ++s) {
-        CHECK(std::memcmp(&logits[s * vocab], &alone[s].logits[row * vocab], vocab * sizeof(float)) == 0);
+        CHECK(std::memcmp(&logits[s * vocab], &alone[s].logits[row * vocab],
+                          vocab * sizeof(float)) == 0);
       }
     };
     same_as_alone(0);

@@ -1,9 +1,10 @@
 // The scalar pieces of the canonical arithmetic, and the vector copies of them, against things we
 // did not write: libm, the compiler's _Float16.
+#include "kernels/canonical.h"
+
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "kernels/canonical.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/primitives.h"
 #include "tests/support/random.h"
@@ -31,7 +32,8 @@ TEST_CASE("exp is within 2 ulp, and exact at its edges") {
     if (!(x >= -87.3f && x <= 88.72f)) continue;
     const double exact = std::exp(static_cast<double>(x));
     const float rounded = static_cast<float>(exact);
-    const double ulp = static_cast<double>(std::nextafter(rounded, INFINITY)) - static_cast<double>(rounded);
+    const double ulp =
+        static_cast<double>(std::nextafter(rounded, INFINITY)) - static_cast<double>(rounded);
     const double error = std::fabs(static_cast<double>(canonical_exp(x)) - exact) / ulp;
     if (error > worst) {
       worst = error;

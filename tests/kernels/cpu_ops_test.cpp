@@ -102,7 +102,7 @@ TEST_CASE("ffn_up gives the bits of ref") {
         const std::vector<float> gain = gains(random, dim);
         int32_t fault = 0;
         std::vector<float> expected(static_cast<size_t>(rows * ffn));
-        FfnUpArgs args{x.data(), gain.data(), 1e-5f, gate.matrix,     up.matrix,
+        FfnUpArgs args{x.data(), gain.data(), 1e-5f, gate.matrix, up.matrix,
                        act,      nullptr,     rows,  0,           &fault};
         args.u = expected.data();
         ref::ffn_up(args);
@@ -199,9 +199,9 @@ TEST_CASE("qkv and attention give the bits of ref") {
           REQUIRE(actual_q.guards_intact());
           REQUIRE(caches[i].k == expected_for_cpu.k);
           REQUIRE(caches[i].v == expected_for_cpu.v);
-          cpu::attention({actual_q.data(), caches[i].cache, places, actual_out.data(), rows,
-                          shape.heads},
-                         *pools[i]);
+          cpu::attention(
+              {actual_q.data(), caches[i].cache, places, actual_out.data(), rows, shape.heads},
+              *pools[i]);
           REQUIRE(first_difference(expected_out, actual_out.values()) == "");
           REQUIRE(actual_out.guards_intact());
         }
@@ -214,8 +214,8 @@ TEST_CASE("embed and head give the bits of ref") {
   Random random(4);
   const auto pools = all_pools();
   for (DenseType type : {DenseType::kF32, DenseType::kF16, DenseType::kBF16}) {
-    for (const auto& [dim, vocab] : {std::pair{4, 1}, {36, 131}, {124, 64}, {320, 65}, {628, 1000},
-                                     {2564, 33}, {256, 127}}) {
+    for (const auto& [dim, vocab] :
+         {std::pair{4, 1}, {36, 131}, {124, 64}, {320, 65}, {628, 1000}, {2564, 33}, {256, 127}}) {
       for (int rows : {1, 2, 5}) {
         const DenseData table(random, vocab, dim, type);
         const DenseData w(random, vocab, dim, type);
@@ -287,9 +287,9 @@ TEST_CASE("ties of the arg-max go to the lowest id, -0 equals +0, banned ids are
     float logits[4];
     int32_t fault = 0;
     int32_t argmax = -1;
-    const HeadArgs args{x,      &row,    gain, 1e-5f, {head, DenseType::kF32, 4, 4}, normed,
-                        logits, &argmax, c.banned.data(), static_cast<int>(c.banned.size()), 1, 1,
-                        &fault};
+    const HeadArgs args{x,      &row,   gain,    1e-5f,           {head, DenseType::kF32, 4, 4},
+                        normed, logits, &argmax, c.banned.data(), static_cast<int>(c.banned.size()),
+                        1,      1,      &fault};
     ref::head(args);
     REQUIRE(argmax == c.expected);
     for (const auto& pool : all_pools()) {
@@ -305,7 +305,8 @@ TEST_CASE("a value that is not finite raises the fault of its layer in ref and c
   const TernaryData w(random, 8, 64);
   std::vector<float> y = random.normals(3 * 64);
   const std::vector<float> x = random.normals(3 * 8);
-  for (float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+  for (float bad :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     y[70] = bad;
     int32_t fault = 0;
     std::vector<float> expected = x;

@@ -1,5 +1,5 @@
-// Random operands of the ops, with what tests must not be kind to: scales and gains far from 1, rows
-// that are zero, tiny, huge or have one outlier, and poison around everything that is written.
+// Random operands of the ops, with what tests must not be kind to: scales and gains far from 1,
+// rows that are zero, tiny, huge or have one outlier, and poison around everything that is written.
 #pragma once
 
 #include <cstring>
@@ -32,7 +32,8 @@ struct TernaryData {
       }
     }
     scale.resize(scale_per_row ? static_cast<size_t>(rows) : 1);
-    for (float& s : scale) s = random.uniform(0.3f, 2.7f) / std::sqrt(0.66f * static_cast<float>(cols));
+    for (float& s : scale)
+      s = random.uniform(0.3f, 2.7f) / std::sqrt(0.66f * static_cast<float>(cols));
     matrix = {codes.data(), scale.data(), static_cast<int>(scale.size()), rows, cols};
   }
 };
@@ -133,7 +134,8 @@ struct CacheData {
     const int blocks = (max_positions + block_size - 1) / block_size;
     for (int i = 0; i < sequences * blocks; ++i) block_table.push_back(i);
     for (int i = sequences * blocks - 1; i > 0; --i) {
-      std::swap(block_table[static_cast<size_t>(i)], block_table[static_cast<size_t>(random.below(i + 1))]);
+      std::swap(block_table[static_cast<size_t>(i)],
+                block_table[static_cast<size_t>(random.below(i + 1))]);
     }
     cache.block_table = block_table.data();
     cache.blocks_per_sequence = blocks;
@@ -148,7 +150,10 @@ struct CacheData {
     point();
   }
   CacheData(const CacheData& other)
-      : sequences(other.sequences), block_table(other.block_table), k(other.k), v(other.v),
+      : sequences(other.sequences),
+        block_table(other.block_table),
+        k(other.k),
+        v(other.v),
         cache(other.cache) {
     point();
   }
@@ -178,8 +183,7 @@ struct CacheData {
             const size_t to_k = tile + static_cast<size_t>(cpu::key_index(p, d));
             std::memcpy(&copy.k[to_k * size], &k[from_k * size], size);
             const size_t from_v = tile + ref::value_index(p, d, cache.head_dim);
-            const size_t to_v =
-                tile + static_cast<size_t>(cpu::value_index(p, d, cache.head_dim));
+            const size_t to_v = tile + static_cast<size_t>(cpu::value_index(p, d, cache.head_dim));
             std::memcpy(&copy.v[to_v * size], &v[from_v * size], size);
           }
         }

@@ -61,7 +61,8 @@ std::vector<BackendUnderTest> backends() {
 }
 
 // Largest |actual - expected| of a row over `limit` times the row's largest |expected|.
-double worst_error(const float* actual, const std::vector<float>& expected, int width, double limit) {
+double worst_error(const float* actual, const std::vector<float>& expected, int width,
+                   double limit) {
   double worst = 0;
   for (size_t begin = 0; begin < expected.size(); begin += static_cast<size_t>(width)) {
     double error = 0;
@@ -104,8 +105,8 @@ struct Linear {
       statistics.add(master.data(), master.size());
       multiplier = statistics.multiplier();
       for (int r = 0; r < rows; ++r) {
-        model_io::quantise_row(master.data() + static_cast<size_t>(r) * static_cast<size_t>(cols), cols,
-                               statistics.inverse_scale(),
+        model_io::quantise_row(master.data() + static_cast<size_t>(r) * static_cast<size_t>(cols),
+                               cols, statistics.inverse_scale(),
                                codes.data() + static_cast<size_t>(r) * row_bytes);
       }
       compare_codes(get(tensors, op + ".expected_ternary").as<int8_t>(), rows, cols);
@@ -113,8 +114,8 @@ struct Linear {
     }
     const std::vector<uint8_t> packed = get(tensors, op + ".weight").as<uint8_t>();
     for (int r = 0; r < rows / 4; ++r) {
-      if (!model_io::repack_row(packed.data() + static_cast<size_t>(r) * static_cast<size_t>(cols), r, rows,
-                                cols, codes.data())) {
+      if (!model_io::repack_row(packed.data() + static_cast<size_t>(r) * static_cast<size_t>(cols),
+                                r, rows, cols, codes.data())) {
         failure = "an invalid packed code";
       }
     }
@@ -126,9 +127,12 @@ struct Linear {
     const size_t row_bytes = (static_cast<size_t>(cols) + 3) / 4;
     for (int r = 0; r < rows; ++r) {
       for (int c = 0; c < cols; ++c) {
-        const int bits = codes[static_cast<size_t>(r) * row_bytes + static_cast<size_t>(c / 4)] >> (2 * (c % 4)) & 3;
+        const int bits = codes[static_cast<size_t>(r) * row_bytes + static_cast<size_t>(c / 4)] >>
+                             (2 * (c % 4)) &
+                         3;
         const int code = bits == 3 ? -1 : bits;
-        if (code != expected[static_cast<size_t>(r) * static_cast<size_t>(cols) + static_cast<size_t>(c)]) {
+        if (code !=
+            expected[static_cast<size_t>(r) * static_cast<size_t>(cols) + static_cast<size_t>(c)]) {
           failure = "ternary code at row " + std::to_string(r) + ", column " + std::to_string(c);
           return;
         }
@@ -154,16 +158,24 @@ void check_linear(const Tensors& tensors, const std::string& op, const BackendUn
   for (int r = 0; r < rows; ++r) {
     const size_t at = static_cast<size_t>(r) * static_cast<size_t>(cols);
     const float s = backend.quantise(x.data() + at, cols, actual_codes.data());
-    if (s != scales[static_cast<size_t>(r)]) check.failure = "activation scale of row " + std::to_string(r);
-    if (!std::equal(actual_codes.begin(), actual_codes.end(), codes.begin() + static_cast<ptrdiff_t>(at))) {
+    if (s != scales[static_cast<size_t>(r)])
+      check.failure = "activation scale of row " + std::to_string(r);
+    if (!std::equal(actual_codes.begin(), actual_codes.end(),
+                    codes.begin() + static_cast<ptrdiff_t>(at))) {
       check.failure = "int8 codes of row " + std::to_string(r);
     }
   }
 
   std::vector<float> y(expected.size(), 0.0f);  // the op adds to it
   int32_t fault = 0;
-  backend.project({x.data(), nullptr, 0, {linear.codes.data(), &linear.multiplier, 1, width, cols},
-                   y.data(), rows, 0, &fault});
+  backend.project({x.data(),
+                   nullptr,
+                   0,
+                   {linear.codes.data(), &linear.multiplier, 1, width, cols},
+                   y.data(),
+                   rows,
+                   0,
+                   &fault});
   if (fault != 0) check.failure = "a value is not finite";
   judge(check, worst_error(y.data(), expected, width, 2e-6));
 }
@@ -216,7 +228,8 @@ void check_rope(const Tensors& tensors, const std::string& op, const BackendUnde
   std::vector<float> sine(cosine.size());
   for (int32_t position : positions) {
     for (int i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(static_cast<float>(position) * recorded_freq[static_cast<size_t>(i)]);
+      const double angle =
+          static_cast<double>(static_cast<float>(position) * recorded_freq[static_cast<size_t>(i)]);
       cosine[static_cast<size_t>(position * half + i)] = static_cast<float>(std::cos(angle));
       sine[static_cast<size_t>(position * half + i)] = static_cast<float>(std::sin(angle));
     }
@@ -255,8 +268,8 @@ void check_rope(const Tensors& tensors, const std::string& op, const BackendUnde
         args.places = {&sequence, &positions[static_cast<size_t>(t)]};
         std::vector<float> rotated(static_cast<size_t>(head_dim));
         args.q_out = rotated.data();
-        args.kv = {keys.data(), values.data(), &block, 1, tiles * kAttentionChunk, 1, head_dim,
-                   KvType::kF32};
+        args.kv = {keys.data(), values.data(), &block,      1, tiles * kAttentionChunk,
+                   1,           head_dim,      KvType::kF32};
         args.rows = 1;
         args.dim = 4;
         args.heads = 1;
@@ -295,7 +308,8 @@ void check_attention(const Tensors& tensors, const std::string& op, const Backen
   std::vector<float> keys(static_cast<size_t>(kv_heads * block_size * head_dim), NAN);
   std::vector<float> values(keys);
   const int32_t block = 0;
-  const KvCache kv{keys.data(), values.data(), &block, 1, block_size, kv_heads, head_dim, KvType::kF32};
+  const KvCache kv{keys.data(), values.data(), &block,   1,
+                   block_size,  kv_heads,      head_dim, KvType::kF32};
   for (int h = 0; h < kv_heads; ++h) {
     for (int p = 0; p < n; ++p) {
       for (int d = 0; d < head_dim; ++d) {
@@ -312,7 +326,8 @@ void check_attention(const Tensors& tensors, const std::string& op, const Backen
   for (int p = 0; p < n; ++p) {
     positions.push_back(p);
     for (int h = 0; h < heads; ++h) {
-      std::copy_n(q_in.begin() + (h * n + p) * head_dim, head_dim, q.begin() + (p * heads + h) * head_dim);
+      std::copy_n(q_in.begin() + (h * n + p) * head_dim, head_dim,
+                  q.begin() + (p * heads + h) * head_dim);
     }
   }
   const std::vector<int32_t> sequences(static_cast<size_t>(n), 0);
@@ -325,9 +340,12 @@ void check_attention(const Tensors& tensors, const std::string& op, const Backen
 
 std::vector<OpCheck> check_ops(const std::filesystem::path& folder) {
   using Checker = void (*)(const Tensors&, const std::string&, const BackendUnderTest&, OpCheck&);
-  const std::pair<const char*, Checker> kCheckers[] = {
-      {"autobitlinear.", check_linear}, {"bitlinear.", check_linear}, {"online.", check_linear},
-      {"rmsnorm.", check_rms_norm},     {"rope.", check_rope},        {"attention.", check_attention}};
+  const std::pair<const char*, Checker> kCheckers[] = {{"autobitlinear.", check_linear},
+                                                       {"bitlinear.", check_linear},
+                                                       {"online.", check_linear},
+                                                       {"rmsnorm.", check_rms_norm},
+                                                       {"rope.", check_rope},
+                                                       {"attention.", check_attention}};
   std::vector<OpCheck> checks;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() != ".safetensors") continue;

@@ -7,7 +7,8 @@
 //   rmsnorm.N.epsE.{x,weight,y}
 //   rope.thetaT.{positions,q,k,q_out,k_out,inv_freq}, q [1, heads, n, head_dim]
 //   attention.{q,k,v,out}, q [1, heads, n, head_dim], out [1, n, heads, head_dim]
-// int8 codes, their scales and ternary codes must be equal; results within 2e-6 of the row's largest.
+// int8 codes, their scales and ternary codes must be equal; results within 2e-6 of the row's
+// largest.
 #pragma once
 
 #include <filesystem>
@@ -17,10 +18,10 @@
 namespace edgellm::test {
 
 struct OpCheck {
-  std::string name;      // "bitlinear.320x864"
-  std::string backend;   // "ref", "cpu avx2", ...
-  double worst = 0;      // largest error in units of the limit
-  std::string failure;   // empty: within the limits
+  std::string name;     // "bitlinear.320x864"
+  std::string backend;  // "ref", "cpu avx2", ...
+  double worst = 0;     // largest error in units of the limit
+  std::string failure;  // empty: within the limits
 };
 
 // Every operation of every .safetensors file of the folder, by ref and by each path of the CPU.

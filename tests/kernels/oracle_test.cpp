@@ -16,16 +16,17 @@ using namespace edgellm::test;
 constexpr double kU = 0x1p-24;
 
 int weight(const TernaryMatrix& w, int row, int column) {
-  const int bits =
-      w.codes[static_cast<size_t>(row) * ((static_cast<size_t>(w.cols) + 3) / 4) + static_cast<size_t>(column / 4)] >>
-          (2 * (column % 4)) & 3;
+  const int bits = w.codes[static_cast<size_t>(row) * ((static_cast<size_t>(w.cols) + 3) / 4) +
+                           static_cast<size_t>(column / 4)] >>
+                       (2 * (column % 4)) &
+                   3;
   return bits == 3 ? -1 : bits;
 }
 
 // RMSNorm, absmax int8 quantisation and the ternary product, as the papers write them. `safe` turns
 // false when a value lies so near a rounding border that float32 may round it the other way.
-std::vector<double> bit_linear(const float* x, const float* gain, double eps, const TernaryMatrix& w,
-                               bool& safe) {
+std::vector<double> bit_linear(const float* x, const float* gain, double eps,
+                               const TernaryMatrix& w, bool& safe) {
   const int n = w.cols;
   std::vector<double> h(x, x + n);
   if (gain != nullptr) {
@@ -70,7 +71,8 @@ TEST_CASE("attn_out and ffn_down agree with the double-precision oracle") {
   for (int trial = 0; trial < 200; ++trial) {
     const int cols = 4 * (1 + random.below(80));
     const TernaryData w(random, 1 + random.below(40), cols, trial % 2 == 0);
-    const std::vector<float> y = random.normals(static_cast<size_t>(cols), random.uniform(0.1f, 20.0f));
+    const std::vector<float> y =
+        random.normals(static_cast<size_t>(cols), random.uniform(0.1f, 20.0f));
     const std::vector<float> gain = gains(random, cols);
     const bool sub_norm = trial % 3 == 0;
     bool safe = true;
@@ -80,8 +82,10 @@ TEST_CASE("attn_out and ffn_down agree with the double-precision oracle") {
     ++compared;
     std::vector<float> x(expected.size(), 0.0f);
     int32_t fault = 0;
-    ref::attn_out({y.data(), sub_norm ? gain.data() : nullptr, 1e-5f, w.matrix, x.data(), 1, 0, &fault});
-    // s: 2 roundings, m / s, times r, times acc: 5; r adds its sum (9 levels and cols / 256), /n, +eps, sqrt, 1/.
+    ref::attn_out(
+        {y.data(), sub_norm ? gain.data() : nullptr, 1e-5f, w.matrix, x.data(), 1, 0, &fault});
+    // s: 2 roundings, m / s, times r, times acc: 5; r adds its sum (9 levels and cols / 256), /n,
+    // +eps, sqrt, 1/.
     require_close(expected, x.data(), (sub_norm ? 5 + 6 + 9 : 5) * kU);
   }
   REQUIRE(compared > 100);
@@ -95,7 +99,8 @@ TEST_CASE("ffn_up agrees with the double-precision oracle") {
     const int ffn = 1 + random.below(40);
     const TernaryData gate(random, ffn, dim);
     const TernaryData up(random, ffn, dim);
-    const std::vector<float> x = random.normals(static_cast<size_t>(dim), random.uniform(0.1f, 20.0f));
+    const std::vector<float> x =
+        random.normals(static_cast<size_t>(dim), random.uniform(0.1f, 20.0f));
     const std::vector<float> gain = gains(random, dim);
     bool safe = true;
     const std::vector<double> g = bit_linear(x.data(), gain.data(), 1e-5, gate.matrix, safe);
@@ -111,7 +116,8 @@ TEST_CASE("ffn_up agrees with the double-precision oracle") {
       }
       std::vector<float> actual(expected.size());
       int32_t fault = 0;
-      ref::ffn_up({x.data(), gain.data(), 1e-5f, gate.matrix, up.matrix, act, actual.data(), 1, 0, &fault});
+      ref::ffn_up(
+          {x.data(), gain.data(), 1e-5f, gate.matrix, up.matrix, act, actual.data(), 1, 0, &fault});
       // Three products with 20 u each; exp(-g) turns an error of g into |g| times as much.
       double largest = 1;
       for (double value : g) largest = std::max(largest, std::fabs(value));
@@ -173,9 +179,22 @@ TEST_CASE("qkv and attention agree with the double-precision oracle") {
   std::vector<float> q_out(static_cast<size_t>(rows * heads * head_dim));
   std::vector<float> out(q_out.size());
   int32_t fault = 0;
-  QkvArgs args{x.data(),           gain.data(),      1e-5f, q.matrix,     k.matrix,    v.matrix,
-               rope.cosine.data(), rope.sine.data(), places, q_out.data(), cache.cache, rows,
-               dim,                heads,            0,      &fault};
+  QkvArgs args{x.data(),
+               gain.data(),
+               1e-5f,
+               q.matrix,
+               k.matrix,
+               v.matrix,
+               rope.cosine.data(),
+               rope.sine.data(),
+               places,
+               q_out.data(),
+               cache.cache,
+               rows,
+               dim,
+               heads,
+               0,
+               &fault};
   ref::qkv(args);
   ref::attention({q_out.data(), cache.cache, places, out.data(), rows, heads});
   for (int row = 0; row < rows; ++row) {
@@ -186,7 +205,8 @@ TEST_CASE("qkv and attention agree with the double-precision oracle") {
       std::vector<double> scores;
       for (int p = 0; p <= row; ++p) {
         double dot = 0;
-        for (size_t d = 0; d < head_dim; ++d) dot += exact_q[r][qh + d] * exact_k[static_cast<size_t>(p)][kvh + d];
+        for (size_t d = 0; d < head_dim; ++d)
+          dot += exact_q[r][qh + d] * exact_k[static_cast<size_t>(p)][kvh + d];
         scores.push_back(dot / std::sqrt(static_cast<double>(head_dim)));
       }
       const double max = *std::max_element(scores.begin(), scores.end());
@@ -221,7 +241,8 @@ TEST_CASE("head agrees with the double-precision oracle") {
     const double r = 1 / std::sqrt(squares / dim + 1e-5);
     std::vector<double> normed;
     for (int i = 0; i < dim; ++i) {
-      normed.push_back(static_cast<double>(gain[static_cast<size_t>(i)]) * static_cast<double>(x[static_cast<size_t>(i)]) * r);
+      normed.push_back(static_cast<double>(gain[static_cast<size_t>(i)]) *
+                       static_cast<double>(x[static_cast<size_t>(i)]) * r);
     }
     std::vector<double> logits;
     double absolute = 0;
@@ -229,7 +250,8 @@ TEST_CASE("head agrees with the double-precision oracle") {
       double sum = 0;
       double sum_of_sizes = 0;
       for (int i = 0; i < dim; ++i) {
-        const double term = static_cast<double>(widen(w.matrix.data, DenseType::kBF16, static_cast<size_t>(v * dim + i))) *
+        const double term = static_cast<double>(widen(w.matrix.data, DenseType::kBF16,
+                                                      static_cast<size_t>(v * dim + i))) *
                             normed[static_cast<size_t>(i)];
         sum += term;
         sum_of_sizes += std::fabs(term);
@@ -242,8 +264,8 @@ TEST_CASE("head agrees with the double-precision oracle") {
     std::vector<float> actual(static_cast<size_t>(vocab));
     int32_t argmax = -1;
     int32_t fault = 0;
-    ref::head({x.data(), &row, gain.data(), 1e-5f, w.matrix, actual_normed.data(), actual.data(), &argmax,
-               nullptr, 0, 1, 0, &fault});
+    ref::head({x.data(), &row, gain.data(), 1e-5f, w.matrix, actual_normed.data(), actual.data(),
+               &argmax, nullptr, 0, 1, 0, &fault});
     require_close(normed, actual_normed.data(), 20 * kU);
     require_close(logits, actual.data(), 0, (20 + 8 + dim / 256 + 1) * kU * absolute);
     REQUIRE(argmax == std::max_element(actual.begin(), actual.end()) - actual.begin());

@@ -1,8 +1,9 @@
-// The models and prompts of tests/data/hashes.json, whose logits every backend must meet to the bit.
+// The models and prompts of tests/data/hashes.json, whose logits every backend must meet to the
+// bit.
 //
-// hashes.json lists models: a file of the repository, or a synthetic one with the hash of its bytes.
-// A case is a prompt of n ids and 8 greedy tokens after it: the ids, and the xxh3-64 of the float32
-// logits of the last prompt row and of the 8 decode steps, one after the other.
+// hashes.json lists models: a file of the repository, or a synthetic one with the hash of its
+// bytes. A case is a prompt of n ids and 8 greedy tokens after it: the ids, and the xxh3-64 of the
+// float32 logits of the last prompt row and of the 8 decode steps, one after the other.
 #pragma once
 
 #include <xxhash.h>
@@ -79,10 +80,12 @@ inline std::vector<int32_t> prompt_of(int n, int vocab) {
 }
 
 struct HashedRun {
-  std::vector<float> logits;      // [1 + decoded, vocab]
+  std::vector<float> logits;       // [1 + decoded, vocab]
   std::vector<int32_t> token_ids;  // [decoded]
 
-  std::string hash() const { return hex64(XXH3_64bits(logits.data(), logits.size() * sizeof(float))); }
+  std::string hash() const {
+    return hex64(XXH3_64bits(logits.data(), logits.size() * sizeof(float)));
+  }
 };
 
 // Runs a case on sequence `slot` of a backend, the prompt in passes of `chunk` rows.

@@ -52,8 +52,8 @@ class RefModel {
     for (int l = 0; l < config_.layers; ++l) {
       const size_t layer = static_cast<size_t>(l);
       const LayerWeights& w = weights.layers[layer];
-      const KvCache kv{k_[layer].data(),  v_[layer].data(),  &kBlock, 1, block_size_,
-                       config_.kv_heads, config_.head_dim, type_};
+      const KvCache kv{k_[layer].data(), v_[layer].data(), &kBlock,          1,
+                       block_size_,      config_.kv_heads, config_.head_dim, type_};
       ref::qkv({x.data(), w.attn_norm.data(), eps, view(w.q), view(w.k), view(w.v), rope_.cosine(),
                 rope_.sine(), places, q.data(), kv, rows, config_.dim, config_.heads, l, &fault});
       ref::attention({q.data(), kv, places, a.data(), rows, config_.heads});

@@ -42,9 +42,9 @@ inline Results run_ids(Backend& backend, std::span<const int32_t> ids, int chunk
     backend.forward({ids.subspan(begin, rows), sequences, positions}, outputs);
     if (with_hidden) {
       for (size_t plane = 0; plane < planes; ++plane) {
-        std::copy_n(hidden.begin() + static_cast<ptrdiff_t>(plane * rows * dim), rows * dim,
-                    results.hidden.begin() +
-                        static_cast<ptrdiff_t>((plane * ids.size() + begin) * dim));
+        std::copy_n(
+            hidden.begin() + static_cast<ptrdiff_t>(plane * rows * dim), rows * dim,
+            results.hidden.begin() + static_cast<ptrdiff_t>((plane * ids.size() + begin) * dim));
       }
     }
   }
