@@ -25,7 +25,7 @@ void print_as_json(const GpuList& list) {
                      std::to_string(gpu.compute_major) + "." + std::to_string(gpu.compute_minor)},
                     {"multiprocessors", gpu.multiprocessors},
                     {"total_bytes", gpu.total_bytes},
-                    {"free_bytes", gpu.free_bytes}});
+                    {"free_bytes", gpu_free_bytes(gpu.index)}});
   }
   print_json(
       {{"schema", "edgellm.devices/1"},
@@ -42,7 +42,7 @@ void print_as_text(const GpuList& list) {
     out += "cuda:" + std::to_string(gpu.index) + "  " + gpu.name + ", compute capability " +
            std::to_string(gpu.compute_major) + "." + std::to_string(gpu.compute_minor) + ", " +
            std::to_string(gpu.multiprocessors) + " multiprocessors, " +
-           human_bytes(gpu.total_bytes) + ", " + human_bytes(gpu.free_bytes) + " free\n";
+           human_bytes(gpu.total_bytes) + ", " + human_bytes(gpu_free_bytes(gpu.index)) + " free\n";
   }
   if (list.gpus.empty()) out += "cuda    none: " + list.problem + "\n";
   write_stdout(out);

@@ -63,7 +63,7 @@ int logits(const Flags& flags) {
   if (flags.output.empty() && flags.hidden.empty() && !flags.json) {
     throw Error(ExitCode::kUsage, "nothing to write; give -o OUT.npy, --hidden OUT.npy or --json");
   }
-  require_device(flags.engine);
+  const Device device = choose_device(flags.engine);
   std::optional<NpyFile> output;
   std::optional<NpyFile> hidden_output;
   if (!flags.output.empty()) output.emplace(flags.output);
@@ -83,7 +83,8 @@ int logits(const Flags& flags) {
   }
   check_contents(model, flags.engine);
   const auto backend =
-      make_cpu_backend(model, engine_options(flags.engine, config, static_cast<int>(ids.size())));
+      make_backend(model, flags.engine, device,
+                   engine_options(flags.engine, config, static_cast<int>(ids.size())));
 
   const int64_t n_rows = flags.all ? static_cast<int64_t>(ids.size()) : 1;
   model_io::Hasher hasher;

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "apps/terminal.h"
+#include "apps/text_format.h"
 #include "base/error.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/cuda/gpu_list.h"
@@ -45,19 +46,49 @@ void add_engine_options(CLI::App& app, EngineFlags& flags) {
                  "Prompt tokens of one pass; changes speed and memory, never the result [256]")
       ->check(CLI::Range(1, 65536).description(""))
       ->option_text("N");
+  app.add_flag("--no-graph", flags.no_graph,
+               "GPU: launch every kernel of a step by itself; changes speed, never the result");
   app.add_flag("--no-verify", flags.no_verify, "Do not check the file's hashes while loading");
 }
 
-void require_device(const EngineFlags& flags) {
-  if (flags.device.starts_with("cuda")) {
-    throw Error(ExitCode::kDevice, "--device " + flags.device +
-                                       ": this version has no GPU engine yet; use --device cpu");
-  }
-  if (flags.device != "auto") return;
+Device choose_device(const EngineFlags& flags) {
+  if (flags.device == "cpu") return {};
+  const bool demanded = flags.device != "auto";
+  const size_t index =
+      flags.device.starts_with("cuda:") ? std::stoul(flags.device.substr(5)) : size_t{0};
   const GpuList list = list_gpus();
-  if (list.gpus.empty()) return;
-  print_note("running on the CPU: this version has no GPU engine yet for the " +
-             list.gpus.front().name);
+  std::string problem = list.problem;
+  if (problem.empty() && index >= list.gpus.size()) {
+    problem = "the GPUs are numbered 0 to " + std::to_string(list.gpus.size() - 1);
+  }
+  if (problem.empty() && !is_supported(list.gpus[index])) {
+    problem = list.gpus[index].name + " is older than compute capability 7.5";
+  }
+  if (problem.empty()) return {static_cast<int>(index), list.gpus[index].name};
+  if (demanded) {
+    throw Error(ExitCode::kDevice,
+                "--device " + flags.device + ": " + problem + "; use --device cpu");
+  }
+  if (list.has_driver) print_note("running on the CPU: " + problem);
+  return {};
+}
+
+std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags& flags,
+                                      const Device& device, EngineOptions options) {
+  if (!device.gpu) return make_cpu_backend(model, options);
+  options.gpu = *device.gpu;
+  if (flags.device == "auto") {
+    const uint64_t needed = plan_cuda_memory(model, options).total();
+    const uint64_t free_bytes = gpu_free_bytes(*device.gpu);
+    if (needed > free_bytes) {
+      print_note("running on the CPU: the model needs " + human_bytes(needed) + " on the " +
+                 device.gpu_name + ", of which " + human_bytes(free_bytes) +
+                 " are free; a smaller context (-c) needs less");
+      return make_cpu_backend(model, options);
+    }
+    print_note("running on the " + device.gpu_name);
+  }
+  return make_cuda_backend(model, options);
 }
 
 ModelFile open_model(const std::string& path) {
@@ -102,6 +133,7 @@ EngineOptions engine_options(const EngineFlags& flags, const ModelConfig& config
   options.threads = flags.threads != 0 ? flags.threads : cpu::usable_cores();
   if (flags.prefill_chunk != 0) options.max_rows = flags.prefill_chunk;
   options.max_rows = std::min(options.max_rows, options.context);
+  options.use_graph = !flags.no_graph;
   return options;
 }
 

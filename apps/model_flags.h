@@ -19,14 +19,27 @@ struct EngineFlags {
   int threads = 0;  // 0: every core this process may use
   std::string kv_type = "f16";
   int prefill_chunk = 0;  // 0: the backend's default
+  bool no_graph = false;
   bool no_verify = false;
 };
 
 void add_model_argument(CLI::App& app, std::string& path);
 void add_engine_options(CLI::App& app, EngineFlags& flags);
 
-// Throws Error where the named device cannot be used: before any other work begins.
-void require_device(const EngineFlags& flags);
+// Where a model is to run.
+struct Device {
+  std::optional<int> gpu;  // empty: the CPU
+  std::string gpu_name;
+};
+
+// The device that the flags name: throws Error (kDevice) where it cannot be used, before any other
+// work begins. For `auto` the first GPU, or the CPU; a note on stderr says why not the GPU where there
+// is a driver for one.
+Device choose_device(const EngineFlags& flags);
+
+// For `auto` on a GPU: says so, or takes the CPU where the model does not fit and says that.
+std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags& flags,
+                                      const Device& device, EngineOptions options);
 
 // Checks the header and the metadata, reads no weights. Says what to do where `path` is a folder or
 // is not there.

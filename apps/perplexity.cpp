@@ -117,7 +117,7 @@ int perplexity(const Flags& flags) {
     throw Error(ExitCode::kUsage,
                 "no text; usage: edgellm perplexity MODEL -f FILE (see edgellm perplexity --help)");
   }
-  require_device(flags.engine);
+  const Device device = choose_device(flags.engine);
   std::optional<NpyFile> output;
   if (!flags.logprobs.empty()) output.emplace(flags.logprobs);
 
@@ -131,8 +131,9 @@ int perplexity(const Flags& flags) {
     longest = std::max(longest, window.size());
     tokens += window.size() - 1;
   }
-  const auto backend = make_cpu_backend(
-      model, engine_options(flags.engine, model.config(), static_cast<int>(longest)));
+  const auto backend =
+      make_backend(model, flags.engine, device,
+                   engine_options(flags.engine, model.config(), static_cast<int>(longest)));
 
   std::vector<std::vector<float>> logprobs;
   double sum = 0;

@@ -208,7 +208,7 @@ void check_flags(const Flags& flags) {
 
 int run(const Flags& flags) {
   check_flags(flags);
-  require_device(flags.engine);
+  const Device device = choose_device(flags.engine);
 
   const Stopwatch total;
   const ModelFile model = open_model(flags.model);
@@ -228,7 +228,7 @@ int run(const Flags& flags) {
 
   const Stopwatch preparing;
   check_contents(model, flags.engine);
-  const auto backend = make_cpu_backend(model, options);
+  const auto backend = make_backend(model, flags.engine, device, options);
   const int64_t load_ns = opening_ns + preparing.elapsed_ns();
 
   const std::vector<int32_t>& stop_ids = model.tokenizer().stop_ids;

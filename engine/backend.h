@@ -23,6 +23,8 @@ struct EngineOptions {
   int max_rows = 256;  // rows of one pass: the longest prefill chunk
   KvType kv_type = KvType::kF16;
   int threads = 0;          // CPU worker threads; 0: one per core this process may use
+  int gpu = 0;              // index of the CUDA device
+  bool use_graph = true;    // GPU: replay decode steps as one captured graph
   bool low_memory = false;  // give weight pages back after use (the golden run of a conversion)
 };
 
@@ -48,6 +50,8 @@ struct MemoryPlan {
   uint64_t weights = 0;
   uint64_t kv_cache = 0;
   uint64_t workspace = 0;
+
+  uint64_t total() const { return weights + kv_cache + workspace; }
 };
 
 class Backend {
@@ -66,5 +70,11 @@ class Backend {
 
 // `model` must outlive the backend.
 std::unique_ptr<Backend> make_cpu_backend(const ModelFile& model, const EngineOptions& options);
+
+// Throws Error (kDevice) where the GPU is missing, too old or too small, and says what would fit.
+std::unique_ptr<Backend> make_cuda_backend(const ModelFile& model, const EngineOptions& options);
+
+// What make_cuda_backend() would allocate on the device.
+MemoryPlan plan_cuda_memory(const ModelFile& model, const EngineOptions& options);
 
 }  // namespace edgellm

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/backend.h"
+#include "engine/pass.h"
 #include "engine/rope_table.h"
 #include "engine/views.h"
 #include "kernels/cpu/cpu.h"
@@ -48,13 +49,9 @@ class CpuBackend final : public Backend {
       : model_(model),
         config_(model.config()),
         options_(options),
-        context_(options.context > 0 ? options.context : config_.max_context),
-        blocks_per_sequence_(1),
-        block_size_((context_ + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk),
-        kv_layer_bytes_(static_cast<size_t>(options.sequences) * static_cast<size_t>(block_size_) *
-                        static_cast<size_t>(config_.kv_dim()) *
-                        (options.kv_type == KvType::kF16 ? 2 : 4)),
-        kv_memory_(2 * static_cast<size_t>(config_.layers) * kv_layer_bytes_),
+        context_(context_of(model, options)),
+        cache_(config_, options, context_),
+        kv_memory_(2 * static_cast<size_t>(config_.layers) * cache_.layer_bytes),
         rope_(model.weights().inv_freq),
         pool_(options.threads > 0 ? options.threads : cpu::usable_cores(), cpu::primitives()) {
     require(options.sequences >= 1 && options.max_rows >= 1,
@@ -69,7 +66,7 @@ class CpuBackend final : public Backend {
   }
 
   void forward(const Batch& batch, const Outputs& outputs) override {
-    check(batch, outputs);
+    check_pass(batch, outputs, config_, options_, context_);
     const int rows = static_cast<int>(batch.ids.size());
     const Weights& weights = model_.weights();
     rope_.grow(*std::max_element(batch.positions.begin(), batch.positions.end()) + 1);
@@ -82,7 +79,8 @@ class CpuBackend final : public Backend {
     keep_hidden(outputs, 0, rows);
     for (int l = 0; l < config_.layers; ++l) {
       const LayerWeights& w = weights.layers[static_cast<size_t>(l)];
-      const KvCache kv = cache_of_layer(l);
+      const KvCache kv =
+          cache_.layer(l, kv_memory_.data(), block_table_.data(), config_, options_.kv_type);
       cpu::qkv({x_.data(), w.attn_norm.data(), eps, view(w.q), view(w.k), view(w.v), rope_.cosine(),
                 rope_.sine(), places, q_.data(), kv, rows, config_.dim, config_.heads, l, &fault},
                pool_);
@@ -98,10 +96,10 @@ class CpuBackend final : public Backend {
           pool_);
       if (l + 1 < config_.layers) keep_hidden(outputs, l + 1, rows);
       if (options_.low_memory) model_.release_pages(w);
-      throw_on(fault);
+      throw_on_fault(fault, model_);
     }
     run_head(batch, outputs, fault);
-    throw_on(fault);
+    throw_on_fault(fault, model_);
     if (options_.low_memory) {
       model_.release_pages(weights.head);
       model_.release_pages(weights.embedding);
@@ -131,48 +129,6 @@ class CpuBackend final : public Backend {
  private:
   static const float* gain_or_null(std::span<const float> gain) {
     return gain.empty() ? nullptr : gain.data();
-  }
-
-  void check(const Batch& batch, const Outputs& outputs) const {
-    const size_t rows = batch.ids.size();
-    require(rows >= 1 && rows <= static_cast<size_t>(options_.max_rows),
-            "a pass has between one and max_rows rows");
-    require(batch.positions.size() == rows && batch.sequences.size() == rows,
-            "a batch's arrays have one entry a row");
-    for (size_t i = 0; i < rows; ++i) {
-      require(batch.ids[i] >= 0 && batch.ids[i] < config_.vocab,
-              "a token id is outside the vocabulary");
-      require(batch.positions[i] >= 0 && batch.positions[i] < context_,
-              "a position is outside the context");
-      require(batch.sequences[i] >= 0 && batch.sequences[i] < options_.sequences,
-              "a sequence slot is outside the cache");
-    }
-    for (int32_t row : outputs.rows) {
-      require(row >= 0 && static_cast<size_t>(row) < rows, "an output row is not in the batch");
-    }
-    const size_t vocab = static_cast<size_t>(config_.vocab);
-    require(outputs.argmax.empty() || outputs.argmax.size() == outputs.rows.size(),
-            "arg-max has one entry an output row");
-    require(outputs.logits.empty() || outputs.logits.size() == outputs.rows.size() * vocab,
-            "logits are [output rows, vocab]");
-    require(outputs.hidden.empty() ||
-                outputs.hidden.size() == static_cast<size_t>(config_.layers + 1) * rows *
-                                             static_cast<size_t>(config_.dim),
-            "hidden states are [layers + 1, rows, dim]");
-  }
-
-  KvCache cache_of_layer(int layer) {
-    std::byte* base = kv_memory_.data() + 2 * static_cast<size_t>(layer) * kv_layer_bytes_;
-    KvCache kv;
-    kv.k = base;
-    kv.v = base + kv_layer_bytes_;
-    kv.block_table = block_table_.data();
-    kv.blocks_per_sequence = blocks_per_sequence_;
-    kv.block_size = block_size_;
-    kv.kv_heads = config_.kv_heads;
-    kv.head_dim = config_.head_dim;
-    kv.type = options_.kv_type;
-    return kv;
   }
 
   void keep_hidden(const Outputs& outputs, int index, int rows) const {
@@ -220,22 +176,11 @@ class CpuBackend final : public Backend {
     cpu::head(head, pool_);
   }
 
-  void throw_on(int32_t fault) const {
-    if (fault == 0) return;
-    const std::string where =
-        fault > config_.layers ? "the logits" : "layer " + std::to_string(fault - 1);
-    throw Error(ExitCode::kRuntime,
-                "a value in " + where + " is not finite (NaN or infinity): the weights of " +
-                    model_.path() + " do not fit together; `edgellm verify` tells more");
-  }
-
   const ModelFile& model_;
   const ModelConfig& config_;
   const EngineOptions options_;
   const int context_;
-  const int blocks_per_sequence_;
-  const int block_size_;  // positions of a sequence's one block
-  const size_t kv_layer_bytes_;
+  const ContiguousCache cache_;
   LazyMemory kv_memory_;  // per layer: keys, then values
   std::vector<int32_t> block_table_;
   RopeTable rope_;

@@ -10,6 +10,12 @@ GpuList list_gpus() {
   // The runtime is linked statically and loads the driver itself: without one this call fails and
   // nothing else does.
   const cudaError_t status = cudaGetDeviceCount(&count);
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+    list.problem = "no NVIDIA driver is installed";
+    return list;
+  }
+  list.has_driver = true;
   if (status != cudaSuccess) {
     list.problem = std::string("no usable GPU: ") + cudaGetErrorString(status);
     return list;
@@ -23,15 +29,19 @@ GpuList list_gpus() {
     gpu.compute_major = properties.major;
     gpu.compute_minor = properties.minor;
     gpu.multiprocessors = properties.multiProcessorCount;
-    size_t free_bytes = 0;
-    size_t total_bytes = properties.totalGlobalMem;
-    if (cudaSetDevice(i) == cudaSuccess) cudaMemGetInfo(&free_bytes, &total_bytes);
-    gpu.free_bytes = free_bytes;
-    gpu.total_bytes = total_bytes;
+    gpu.total_bytes = properties.totalGlobalMem;
     list.gpus.push_back(gpu);
   }
   if (list.gpus.empty()) list.problem = "no usable GPU: the driver lists none";
   return list;
+}
+
+uint64_t gpu_free_bytes(int index) {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  if (cudaSetDevice(index) != cudaSuccess) return 0;
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return 0;
+  return free_bytes;
 }
 
 }  // namespace edgellm

@@ -14,15 +14,23 @@ struct GpuInfo {
   int compute_major = 0;
   int compute_minor = 0;
   uint64_t total_bytes = 0;
-  uint64_t free_bytes = 0;
   int multiprocessors = 0;
 };
 
 struct GpuList {
+  bool has_driver = false;  // false: nobody expects a GPU to be used here
   std::vector<GpuInfo> gpus;
   std::string problem;  // empty when the list could be read and holds a GPU
 };
 
 GpuList list_gpus();
+
+// Free memory of a listed GPU. Makes a CUDA context on it, which takes a moment.
+uint64_t gpu_free_bytes(int index);
+
+// The oldest GPU that the kernels run on: compute capability 7.5 (T4).
+inline bool is_supported(const GpuInfo& gpu) {
+  return gpu.compute_major * 10 + gpu.compute_minor >= 75;
+}
 
 }  // namespace edgellm

@@ -9,4 +9,6 @@ GpuList list_gpus() {
   return list;
 }
 
+uint64_t gpu_free_bytes(int) { return 0; }
+
 }  // namespace edgellm

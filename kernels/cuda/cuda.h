@@ -1,0 +1,44 @@
+// The CUDA backend: the ops of kernels/ops.h, launched on a stream. The bits are those of `ref`.
+//
+// All pointers in the args are device pointers (row lists, ids and places included). Ternary codes
+// are rows of the file's codes at a pitch of ternary_pitch() bytes, the padding zero. `rows` and
+// the grid are fixed by the args; everything that changes from step to step is read from device
+// memory, so a captured launch can be replayed.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/ops.h"
+
+namespace edgellm::cuda {
+
+// Rows of codes start at multiples of 16 bytes: a lane loads 64 weights at once.
+inline size_t ternary_pitch(int cols) { return (static_cast<size_t>(cols) + 63) / 64 * 16; }
+
+// Rows up to this many are quantised by every block that needs them; more, once beforehand.
+inline constexpr int kMaxInlineRows = 8;
+
+// Device memory that the ops use between and inside launches.
+struct Workspace {
+  int8_t* codes = nullptr;             // [max_rows, quantised_row_bytes(widest input)]
+  float* row_s = nullptr;              // [max_rows]
+  float* row_r = nullptr;              // [max_rows]
+  int32_t* row_sum = nullptr;          // [max_rows]
+  float* attention = nullptr;          // [kMaxInlineRows, heads, chunks, head_dim + 2]
+  int32_t* attention_done = nullptr;   // [kMaxInlineRows, kv_heads], zero between launches
+  unsigned long long* best = nullptr;  // [max output rows] arg-max in progress
+  int32_t* head_done = nullptr;        // [1], zero between launches
+  int max_chunks = 0;                  // of the context
+};
+
+inline size_t quantised_row_bytes(int cols) { return (static_cast<size_t>(cols) + 63) / 64 * 64; }
+
+void embed(const EmbedArgs& args, cudaStream_t stream);
+void qkv(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream);
+void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream);
+void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream);
+void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream);
+void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream);
+void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream);
+
+}  // namespace edgellm::cuda

@@ -1,0 +1,339 @@
+// The CUDA backend against ref, bit for bit: every op, odd sizes, rows alone and together.
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/gpu_list.h"
+#include "tests/kernels/op_data.h"
+#include "tests/support/skip.h"
+
+namespace edgellm {
+namespace {
+
+using namespace edgellm::test;
+using cuda::cuda_check;
+
+bool no_gpu() {
+  const GpuList list = list_gpus();
+  if (!list.problem.empty()) skip(list.problem);
+  return !list.problem.empty();
+}
+
+// A device copy of an array, between guards of poison on both sides.
+template <class T>
+class OnDevice {
+ public:
+  explicit OnDevice(std::span<const T> values) : n_(values.size()) {
+    allocate();
+    cuda_check(cudaMemcpy(data(), values.data(), n_ * sizeof(T), cudaMemcpyHostToDevice), "copy");
+  }
+  explicit OnDevice(const std::vector<T>& values) : OnDevice(std::span<const T>(values)) {}
+  // Nothing but poison.
+  explicit OnDevice(size_t n) : n_(n) { allocate(); }
+  ~OnDevice() { cudaFree(base_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+  T* data() const { return reinterpret_cast<T*>(base_ + kGuard); }
+  std::vector<T> read() const {
+    std::vector<uint8_t> all(2 * kGuard + n_ * sizeof(T));
+    cuda_check(cudaMemcpy(all.data(), base_, all.size(), cudaMemcpyDeviceToHost), "copy");
+    for (size_t i = 0; i < kGuard; ++i) {
+      require(all[i] == 0xfe && all[all.size() - 1 - i] == 0xfe, "an op wrote beyond its output");
+    }
+    std::vector<T> values(n_);
+    std::memcpy(values.data(), all.data() + kGuard, n_ * sizeof(T));
+    return values;
+  }
+
+ private:
+  static constexpr size_t kGuard = 256;
+  void allocate() {
+    const size_t bytes = 2 * kGuard + n_ * sizeof(T);
+    cuda_check(cudaMalloc(reinterpret_cast<void**>(&base_), bytes), "allocate");
+    cuda_check(cudaMemset(base_, 0xfe, bytes), "poison");
+  }
+  size_t n_;
+  uint8_t* base_ = nullptr;
+};
+
+struct TernaryOnDevice {
+  OnDevice<uint8_t> codes;
+  OnDevice<float> scale;
+  TernaryMatrix matrix;
+
+  explicit TernaryOnDevice(const TernaryMatrix& host)
+      : codes(at_pitch(host)),
+        scale(std::span(host.scale, static_cast<size_t>(host.n_scales))),
+        matrix{codes.data(), scale.data(), host.n_scales, host.rows, host.cols} {}
+
+ private:
+  static std::vector<uint8_t> at_pitch(const TernaryMatrix& host) {
+    const size_t pitch = cuda::ternary_pitch(host.cols);
+    const size_t row_bytes = (static_cast<size_t>(host.cols) + 3) / 4;
+    std::vector<uint8_t> rows(pitch * static_cast<size_t>(host.rows), 0);
+    for (size_t r = 0; r < static_cast<size_t>(host.rows); ++r) {
+      std::memcpy(&rows[r * pitch], host.codes + r * row_bytes, row_bytes);
+    }
+    return rows;
+  }
+};
+
+// A workspace for up to `rows` rows, `width` columns, `heads` heads and `chunks` attention chunks.
+struct WorkspaceOnDevice {
+  OnDevice<int8_t> codes;
+  OnDevice<float> s, r, attention;
+  OnDevice<int32_t> sum, attention_done, head_done;
+  OnDevice<unsigned long long> best;
+  cuda::Workspace workspace;
+
+  WorkspaceOnDevice(size_t rows, int width, size_t heads, int chunks, size_t head_dim)
+      : codes(rows * cuda::quantised_row_bytes(width)),
+        s(rows),
+        r(rows),
+        attention(cuda::kMaxInlineRows * heads * static_cast<size_t>(chunks) * (head_dim + 2)),
+        sum(rows),
+        attention_done(std::vector<int32_t>(cuda::kMaxInlineRows * heads, 0)),
+        head_done(std::vector<int32_t>(1, 0)),
+        best(std::vector<unsigned long long>(rows, 0)) {
+    workspace = {codes.data(),          s.data(),    r.data(),         sum.data(), attention.data(),
+                 attention_done.data(), best.data(), head_done.data(), chunks};
+  }
+};
+
+void finish() { cuda_check(cudaDeviceSynchronize(), "an op"); }
+
+constexpr int kBatches[] = {1, 2, 3, 5, 8, 9, 65};
+
+TEST_CASE("CUDA attn_out and ffn_down give the bits of ref", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(21);
+  const std::pair<int, int> shapes[] = {{4, 1},     {36, 3},     {124, 33},  {252, 64},
+                                        {256, 129}, {576, 65},   {1028, 20}, {2560, 40},
+                                        {6912, 24}, {14336, 17}, {23040, 9}};
+  for (const auto& [cols, dim] : shapes) {
+    for (int rows : kBatches) {
+      for (bool sub_norm : {false, true}) {
+        INFO("cols " << cols << ", dim " << dim << ", rows " << rows << ", sub-norm " << sub_norm);
+        const TernaryData w(random, dim, cols, random.below(2) == 1);
+        const std::vector<float> y = activation_rows(random, rows, cols);
+        const std::vector<float> gain = gains(random, cols);
+        const std::vector<float> x = random.normals(static_cast<size_t>(rows * dim), 3.0f);
+        std::vector<float> expected = x;
+        int32_t fault = 0;
+        ref::attn_out({y.data(), sub_norm ? gain.data() : nullptr, 1e-5f, w.matrix, expected.data(),
+                       rows, 0, &fault});
+        const TernaryOnDevice device_w(w.matrix);
+        const OnDevice<float> device_y(y), device_gain(gain), device_x(x);
+        const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
+        const WorkspaceOnDevice workspace(static_cast<size_t>(rows), cols, 1, 1, 1);
+        cuda::attn_out({device_y.data(), sub_norm ? device_gain.data() : nullptr, 1e-5f,
+                        device_w.matrix, device_x.data(), rows, 0, device_fault.data()},
+                       workspace.workspace, nullptr);
+        finish();
+        REQUIRE(first_difference(expected, device_x.read()) == "");
+        REQUIRE(device_fault.read()[0] == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("CUDA ffn_up gives the bits of ref", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(22);
+  for (const auto& [dim, ffn] : {std::pair{36, 31}, {320, 864}, {576, 129}, {2560, 70}}) {
+    for (int rows : kBatches) {
+      for (GateActivation act : {GateActivation::kRelu2, GateActivation::kSilu}) {
+        INFO("dim " << dim << ", ffn " << ffn << ", rows " << rows);
+        const TernaryData gate(random, ffn, dim);
+        const TernaryData up(random, ffn, dim, true);
+        const std::vector<float> x = activation_rows(random, rows, dim);
+        const std::vector<float> gain = gains(random, dim);
+        int32_t fault = 0;
+        std::vector<float> expected(static_cast<size_t>(rows * ffn));
+        ref::ffn_up({x.data(), gain.data(), 1e-5f, gate.matrix, up.matrix, act, expected.data(),
+                     rows, 0, &fault});
+        const TernaryOnDevice device_gate(gate.matrix), device_up(up.matrix);
+        const OnDevice<float> device_x(x), device_gain(gain), u(expected.size());
+        const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
+        const WorkspaceOnDevice workspace(static_cast<size_t>(rows), dim, 1, 1, 1);
+        cuda::ffn_up({device_x.data(), device_gain.data(), 1e-5f, device_gate.matrix,
+                      device_up.matrix, act, u.data(), rows, 0, device_fault.data()},
+                     workspace.workspace, nullptr);
+        finish();
+        REQUIRE(first_difference(expected, u.read()) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("CUDA qkv and attention give the bits of ref", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(23);
+  struct HeadShape {
+    int heads, kv_heads, head_dim;
+  };
+  const HeadShape shapes[] = {{6, 2, 64},  {5, 1, 80}, {4, 4, 96},  {2, 1, 100}, {7, 1, 64},
+                              {4, 1, 128}, {3, 3, 20}, {2, 2, 256}, {18, 2, 32}, {20, 5, 128}};
+  for (const HeadShape& shape : shapes) {
+    for (KvType type : {KvType::kF16, KvType::kF32}) {
+      const int dim = 4 * 31;
+      const int max_positions = 200;
+      const TernaryData q(random, shape.heads * shape.head_dim, dim);
+      const TernaryData k(random, shape.kv_heads * shape.head_dim, dim, true);
+      const TernaryData v(random, shape.kv_heads * shape.head_dim, dim);
+      const std::vector<float> gain = gains(random, dim);
+      const RopeData rope(max_positions, shape.head_dim, 10000.0);
+      CacheData cache(random, 3, max_positions, random.below(2) == 0 ? 64 : 128, shape.kv_heads,
+                      shape.head_dim, type);
+      const TernaryOnDevice device_q(q.matrix), device_k(k.matrix), device_v(v.matrix);
+      const OnDevice<float> device_gain(gain), cosine(rope.cosine), sine(rope.sine);
+      const OnDevice<uint8_t> device_keys(cache.k), device_values(cache.v);
+      const OnDevice<int32_t> table(cache.block_table);
+      KvCache device_cache = cache.cache;
+      device_cache.k = device_keys.data();
+      device_cache.v = device_values.data();
+      device_cache.block_table = table.data();
+      const int chunks = cache.cache.blocks_per_sequence * cache.cache.block_size / kAttentionChunk;
+
+      struct Pass {
+        std::vector<int32_t> sequence, position;
+      };
+      std::vector<Pass> passes(4);
+      for (int p = 0; p < 130; ++p) {
+        passes[p < 70 ? 0u : 1u].sequence.push_back(0);
+        passes[p < 70 ? 0u : 1u].position.push_back(p);
+      }
+      for (int p = 0; p < 64; ++p) {
+        passes[2].sequence.push_back(1);
+        passes[2].position.push_back(p);
+      }
+      passes[2].sequence.push_back(2);
+      passes[2].position.push_back(0);
+      passes[3] = {{2, 0, 0, 1}, {1, 130, 131, 64}};
+
+      for (const Pass& pass : passes) {
+        const int rows = static_cast<int>(pass.sequence.size());
+        INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim
+                      << ", rows " << rows);
+        const std::vector<float> x = activation_rows(random, rows, dim);
+        const size_t width = static_cast<size_t>(rows * shape.heads * shape.head_dim);
+        int32_t fault = 0;
+        std::vector<float> expected_q(width);
+        std::vector<float> expected_out(width);
+        QkvArgs args;
+        args.x = x.data();
+        args.gain = gain.data();
+        args.eps = 1e-6f;
+        args.q = q.matrix;
+        args.k = k.matrix;
+        args.v = v.matrix;
+        args.rope_cos = rope.cosine.data();
+        args.rope_sin = rope.sine.data();
+        args.places = {pass.sequence.data(), pass.position.data()};
+        args.q_out = expected_q.data();
+        args.kv = cache.cache;
+        args.rows = rows;
+        args.dim = dim;
+        args.heads = shape.heads;
+        args.fault = &fault;
+        ref::qkv(args);
+        ref::attention(
+            {expected_q.data(), cache.cache, args.places, expected_out.data(), rows, shape.heads});
+
+        const OnDevice<float> device_x(x), q_out(width), out(width);
+        const OnDevice<int32_t> sequence(pass.sequence), position(pass.position);
+        const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
+        const WorkspaceOnDevice workspace(static_cast<size_t>(rows), dim,
+                                          static_cast<size_t>(shape.heads), chunks,
+                                          static_cast<size_t>(shape.head_dim));
+        QkvArgs device = args;
+        device.x = device_x.data();
+        device.gain = device_gain.data();
+        device.q = device_q.matrix;
+        device.k = device_k.matrix;
+        device.v = device_v.matrix;
+        device.rope_cos = cosine.data();
+        device.rope_sin = sine.data();
+        device.places = {sequence.data(), position.data()};
+        device.q_out = q_out.data();
+        device.kv = device_cache;
+        device.fault = device_fault.data();
+        cuda::qkv(device, workspace.workspace, nullptr);
+        cuda::attention({q_out.data(), device_cache, device.places, out.data(), rows, shape.heads},
+                        workspace.workspace, nullptr);
+        finish();
+        REQUIRE(first_difference(expected_q, q_out.read()) == "");
+        REQUIRE(device_keys.read() == cache.k);
+        REQUIRE(device_values.read() == cache.v);
+        REQUIRE(first_difference(expected_out, out.read()) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("CUDA embed and head give the bits of ref", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(24);
+  for (DenseType type : {DenseType::kF32, DenseType::kF16, DenseType::kBF16}) {
+    for (const auto& [dim, vocab] :
+         {std::pair{4, 1}, {36, 131}, {320, 65}, {628, 1000}, {2564, 33}, {256, 20001}}) {
+      for (int rows : {1, 2, 5}) {
+        INFO("dim " << dim << ", vocab " << vocab << ", rows " << rows);
+        const DenseData table(random, vocab, dim, type);
+        const DenseData w(random, vocab, dim, type);
+        const std::vector<float> gain = gains(random, dim);
+        std::vector<int32_t> ids, row_list;
+        for (int r = 0; r < rows; ++r) {
+          ids.push_back(random.below(vocab));
+          row_list.push_back(rows - 1 - r);
+        }
+        const std::vector<int32_t> banned = {random.below(vocab)};
+        std::vector<float> x(static_cast<size_t>(rows * dim)), normed(x.size());
+        std::vector<float> logits(static_cast<size_t>(rows * vocab));
+        std::vector<int32_t> argmax(static_cast<size_t>(rows));
+        int32_t fault = 0;
+        ref::embed({table.matrix, ids.data(), x.data(), rows});
+        HeadArgs args{x.data(),      row_list.data(), gain.data(),   1e-5f, w.matrix, normed.data(),
+                      logits.data(), argmax.data(),   banned.data(), 1,     rows,     0,
+                      &fault};
+        ref::head(args);
+
+        const OnDevice<uint8_t> table_bytes(table.bytes), w_bytes(w.bytes);
+        const OnDevice<int32_t> device_ids(ids), device_rows(row_list), device_banned(banned);
+        const OnDevice<float> device_gain(gain), device_x(x.size()), device_normed(x.size());
+        const OnDevice<float> device_logits(logits.size());
+        const OnDevice<int32_t> device_argmax(argmax.size());
+        const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
+        const WorkspaceOnDevice workspace(static_cast<size_t>(rows), dim, 1, 1, 1);
+        cuda::embed(
+            {{table_bytes.data(), type, vocab, dim}, device_ids.data(), device_x.data(), rows},
+            nullptr);
+        const HeadArgs device{device_x.data(),
+                              device_rows.data(),
+                              device_gain.data(),
+                              1e-5f,
+                              {w_bytes.data(), type, vocab, dim},
+                              device_normed.data(),
+                              device_logits.data(),
+                              device_argmax.data(),
+                              device_banned.data(),
+                              1,
+                              rows,
+                              0,
+                              device_fault.data()};
+        // Twice: the counters of the arg-max must come back to zero.
+        for (int i = 0; i < 2; ++i) cuda::head(device, workspace.workspace, nullptr);
+        finish();
+        REQUIRE(first_difference(x, device_x.read()) == "");
+        REQUIRE(first_difference(normed, device_normed.read()) == "");
+        REQUIRE(first_difference(logits, device_logits.read()) == "");
+        REQUIRE(first_difference(argmax, device_argmax.read()) == "");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace edgellm
