@@ -128,7 +128,8 @@ struct DeviceState {
   const float* final_norm = nullptr;
   std::vector<DeviceLayer> layers;
 
-  std::byte* kv = nullptr;  // per layer: keys, then values
+  std::byte* kv = nullptr;    // per layer: keys, then values
+  int32_t* inputs = nullptr;  // what forward() writes on the host, in its order
   int32_t* block_table = nullptr;
   float* rope_cos = nullptr;  // [context, head_dim / 2]
   float* rope_sin = nullptr;
@@ -212,6 +213,7 @@ struct DeviceState {
     const size_t q_dim = static_cast<size_t>(config.q_dim());
     const size_t angles = static_cast<size_t>(context) * static_cast<size_t>(config.head_dim / 2);
     const size_t inline_rows = cuda::kMaxInlineRows;
+    inputs = placer_.take<int32_t>(4 * rows + static_cast<size_t>(config.vocab));
     block_table = placer_.take<int32_t>(static_cast<size_t>(options.sequences));
     rope_cos = placer_.take<float>(angles);
     rope_sin = placer_.take<float>(angles);
@@ -307,31 +309,29 @@ class CudaBackend final : public Backend {
         name_(claim_gpu(model, options)),
         memory_(plan_cuda_memory(model, options).total()),
         state_(model, options, memory_.data(), stream_),
-        host_(4 * static_cast<size_t>(options.max_rows) + 2 * static_cast<size_t>(config_.vocab) +
+        host_(4 * static_cast<size_t>(options.max_rows) + static_cast<size_t>(config_.vocab) +
               kLogitRows + 1) {
     require(options.sequences >= 1 && options.max_rows >= 1,
             "a backend needs a row and a sequence");
     const size_t rows = static_cast<size_t>(options.max_rows);
     const size_t vocab = static_cast<size_t>(config_.vocab);
-    ids_ = host_.data();
-    sequences_ = ids_ + rows;
-    positions_ = sequences_ + rows;
-    row_list_ = positions_ + rows;
-    banned_ = row_list_ + rows;
-    argmax_ = banned_ + vocab;
+    in_ = Inputs(host_.data(), rows);
+    device_in_ = Inputs(state_.inputs, rows);
+    argmax_ = in_.banned + vocab;
     fault_ = argmax_ + kLogitRows;
   }
 
   void forward(const Batch& batch, const Outputs& outputs) override {
     check_pass(batch, outputs, config_, options_, context_);
-    std::copy(batch.ids.begin(), batch.ids.end(), ids_);
-    std::copy(batch.sequences.begin(), batch.sequences.end(), sequences_);
-    std::copy(batch.positions.begin(), batch.positions.end(), positions_);
-    std::copy(outputs.banned.begin(), outputs.banned.end(), banned_);
+    std::copy(batch.ids.begin(), batch.ids.end(), in_.ids);
+    std::copy(batch.sequences.begin(), batch.sequences.end(), in_.sequences);
+    std::copy(batch.positions.begin(), batch.positions.end(), in_.positions);
+    std::copy(outputs.banned.begin(), outputs.banned.end(), in_.banned);
     *fault_ = 0;
     if (is_decode_step(batch, outputs)) {
       replay(batch, outputs);
     } else {
+      send_inputs(outputs.banned.size());
       run_layers(static_cast<int>(batch.ids.size()), outputs);
       run_head(batch, outputs);
     }
@@ -345,6 +345,30 @@ class CudaBackend final : public Backend {
   const ModelFile& model() const override { return model_; }
 
  private:
+  // What changes from pass to pass, as it lies in host_ and in DeviceState::inputs.
+  struct Inputs {
+    int32_t* ids = nullptr;        // [max_rows]
+    int32_t* sequences = nullptr;  // [max_rows]
+    int32_t* positions = nullptr;  // [max_rows]
+    int32_t* row_list = nullptr;   // [max_rows]
+    int32_t* banned = nullptr;     // [vocab]
+
+    Inputs() = default;
+    Inputs(int32_t* base, size_t rows)
+        : ids(base),
+          sequences(base + rows),
+          positions(base + 2 * rows),
+          row_list(base + 3 * rows),
+          banned(base + 4 * rows) {}
+  };
+
+  void send_inputs(size_t n_banned) {
+    const size_t count = 4 * static_cast<size_t>(options_.max_rows) + n_banned;
+    cuda_check(cudaMemcpyAsync(device_in_.ids, in_.ids, count * sizeof(int32_t),
+                               cudaMemcpyHostToDevice, stream_),
+               "sending a step's inputs");
+  }
+
   // A step that comes again and again: an arg-max of every row and nothing else.
   bool is_decode_step(const Batch& batch, const Outputs& outputs) const {
     return options_.use_graph && batch.ids.size() <= cuda::kMaxInlineRows &&
@@ -354,13 +378,14 @@ class CudaBackend final : public Backend {
 
   void replay(const Batch& batch, const Outputs& outputs) {
     const size_t rows = batch.ids.size();
-    std::copy(outputs.rows.begin(), outputs.rows.end(), row_list_);
+    std::copy(outputs.rows.begin(), outputs.rows.end(), in_.row_list);
     // The launches' arguments depend on these two numbers only.
     const auto key = std::pair(rows, outputs.banned.size());
     auto graph = graphs_.find(key);
     if (graph == graphs_.end()) {
       cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed),
                  "starting a capture");
+      send_inputs(outputs.banned.size());
       run_layers(static_cast<int>(rows), outputs);
       launch_head(rows, outputs.banned.size(), /*with_argmax=*/true);
       cudaGraph_t captured = nullptr;
@@ -373,12 +398,12 @@ class CudaBackend final : public Backend {
   }
 
   void run_layers(int rows, const Outputs& outputs) {
-    const RowPlaces places{sequences_, positions_};
+    const RowPlaces places{device_in_.sequences, device_in_.positions};
     const float eps = config_.norm_eps;
     const GateActivation act = view(config_.act);
     const cuda::Workspace& workspace = state_.workspace;
     float* x = state_.x;
-    cuda::embed({state_.embedding, ids_, x, rows}, stream_);
+    cuda::embed({state_.embedding, device_in_.ids, x, rows}, stream_);
     keep_hidden(outputs, 0, rows);
     for (int l = 0; l < config_.layers; ++l) {
       const DeviceLayer& w = state_.layers[static_cast<size_t>(l)];
@@ -401,7 +426,7 @@ class CudaBackend final : public Backend {
   HeadArgs head_args(size_t rows) const {
     HeadArgs head;
     head.x = state_.x;
-    head.row_list = row_list_;
+    head.row_list = device_in_.row_list;
     head.gain = state_.final_norm;
     head.eps = config_.norm_eps;
     head.w = state_.head;
@@ -416,7 +441,7 @@ class CudaBackend final : public Backend {
   void launch_head(size_t rows, size_t n_banned, bool with_argmax) {
     HeadArgs head = head_args(rows);
     head.argmax = with_argmax ? argmax_ : nullptr;
-    head.banned = banned_;
+    head.banned = device_in_.banned;
     head.n_banned = static_cast<int>(n_banned);
     cuda::head(head, state_.workspace, stream_);
   }
@@ -436,7 +461,9 @@ class CudaBackend final : public Backend {
     if (!outputs.hidden.empty()) {
       // The final norm of every row of the batch; no logits are asked for here.
       const size_t rows = batch.ids.size();
-      for (size_t i = 0; i < rows; ++i) row_list_[i] = static_cast<int32_t>(i);
+      stream_.wait();  // nothing still reads the row list
+      for (size_t i = 0; i < rows; ++i) in_.row_list[i] = static_cast<int32_t>(i);
+      send_inputs(0);
       HeadArgs norm_only = head_args(rows);
       norm_only.w.rows = 0;
       cuda::head(norm_only, state_.workspace, stream_);
@@ -448,7 +475,8 @@ class CudaBackend final : public Backend {
     const size_t vocab = static_cast<size_t>(config_.vocab);
     for (size_t begin = 0; begin < outputs.rows.size(); begin += kLogitRows) {
       const size_t n = std::min(kLogitRows, outputs.rows.size() - begin);
-      std::copy_n(outputs.rows.begin() + static_cast<ptrdiff_t>(begin), n, row_list_);
+      std::copy_n(outputs.rows.begin() + static_cast<ptrdiff_t>(begin), n, in_.row_list);
+      send_inputs(outputs.banned.size());
       launch_head(n, outputs.banned.size(), !outputs.argmax.empty());
       if (!outputs.logits.empty()) {
         read(outputs.logits.data() + begin * vocab, state_.logits, n * vocab);
@@ -468,13 +496,10 @@ class CudaBackend final : public Backend {
   DeviceMemory memory_;
   DeviceState state_;
   PinnedMemory host_;
-  // In host_: written before a pass is launched, read by it; argmax_ and fault_ the other way
-  // round.
-  int32_t* ids_;
-  int32_t* sequences_;
-  int32_t* positions_;
-  int32_t* row_list_;
-  int32_t* banned_;
+  // in_, argmax_ and fault_ lie in host_. in_ is written before a pass is launched and sent to
+  // device_in_: kernels that read the host's memory would wait for the bus, each for itself.
+  Inputs in_;
+  Inputs device_in_;
   int32_t* argmax_;
   int32_t* fault_;
   std::map<std::pair<size_t, size_t>, GraphExec> graphs_;  // by rows and banned ids

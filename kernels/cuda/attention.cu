@@ -4,25 +4,25 @@
 // Few rows: a block takes every n-th chunk of a kv head for one row, writes the chunks' states, and
 // the block that finishes last merges them. Many rows: a block takes all chunks of a (row, kv head)
 // and merges as it goes. The arithmetic is the same.
+#include <cuda_fp16.h>
+
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace edgellm::cuda {
 namespace {
 
-// Query heads of a kv head that a block works on at a time.
-constexpr int kMaxHeads = 8;
+// Query heads of a kv head that a block works on at a time: one warp each for the softmax.
+constexpr int kMaxHeads = kWarps;
 // Lanes that share a score: lane t sums dimensions t, t + 8, ..., the last three fold steps cross
 // lanes.
-constexpr int kScoreLanes = 8;
-
-__device__ inline float load_kv(const void* pool, KvType type, size_t index) {
-  return type == KvType::kF16 ? from_half(static_cast<const uint16_t*>(pool)[index])
-                              : static_cast<const float*>(pool)[index];
-}
+constexpr int kScoreLanes = kKeyLanes;
+// Positions that the block scores at once, and how often to cover a chunk.
+constexpr int kPositions = kThreads / kScoreLanes;
+constexpr int kRounds = kAttentionChunk / kPositions;
 
 // Partial sum d of canonical_sum's products after the fold steps above Width: dimensions d,
-// d + Width, ... as a binary tree. Dimensions beyond head_dim are absent.
+// d + Width, ... as a binary tree over kDims products.
 template <int Width, int kDims, class Product>
 __device__ __forceinline__ float fold_products(const Product& product, int d) {
   if constexpr (Width == kDims) {
@@ -33,13 +33,20 @@ __device__ __forceinline__ float fold_products(const Product& product, int d) {
   }
 }
 
-// Working memory of a block. head_dim is at most 256.
+// An element of the cache, exactly.
+__device__ inline float widen_element(float value) { return value; }
+__device__ inline float widen_element(uint16_t value) {
+  return __half2float(__ushort_as_half(value));
+}
+
+// Working memory of a block. Queries are stored as keys are: [lane][head_dim / 8, padded].
 struct Shared {
   float q[kMaxHeads][256];
   float p[kMaxHeads][kAttentionChunk];
   float max[kMaxHeads];
-  float sum[kMaxHeads];
-  int last;
+  float a[kMaxHeads][32];  // factors of the merge, 32 chunks at a time
+  float b[kMaxHeads][32];
+  bool last;
 };
 
 struct Item {
@@ -49,109 +56,143 @@ struct Item {
   int heads;
 };
 
-// Softmax numerators and their sum for one chunk, in shared.p / max / sum. Ends with a barrier.
-template <int kDims>
-__device__ void score_chunk(const AttentionArgs& args, const Item& item, size_t tile, int count,
-                            float scale, Shared& shared) {
-  const int head_dim = args.kv.head_dim;
-  const int lane = static_cast<int>(threadIdx.x) % kScoreLanes;
-  for (int i = static_cast<int>(threadIdx.x) / kScoreLanes; i < kAttentionChunk;
-       i += kThreads / kScoreLanes) {
-    // Lanes of one position stay together: every lane takes part in the shuffles below.
-    float k[kDims / kScoreLanes];
+// What a lane needs of the keys of one position: its kDims / 8 dimensions, absent ones zero.
+template <class Element, int kDims>
+struct KeyLane {
+  static constexpr int kCount = kDims / kScoreLanes;
+  float k[kCount];
+
+  __device__ void load(const Element* tile, int position, int lane, int head_dim) {
+    if (head_dim == kDims) {
+      // Contiguous and aligned: 16-byte loads.
+      constexpr int kPerLoad = 16 / sizeof(Element);
+      const uint4* from = reinterpret_cast<const uint4*>(tile + position * kDims + lane * kCount);
 #pragma unroll
-    for (int m = 0; m < kDims / kScoreLanes; ++m) {
-      const int d = lane + kScoreLanes * m;
-      k[m] = i < count && d < head_dim
-                 ? load_kv(args.kv.k, args.kv.type, tile + static_cast<size_t>(i * head_dim + d))
-                 : 0.0f;
+      for (int i = 0; i < kCount / kPerLoad; ++i) {
+        const uint4 packed = from[i];
+        const Element* elements = reinterpret_cast<const Element*>(&packed);
+#pragma unroll
+        for (int j = 0; j < kPerLoad; ++j) k[i * kPerLoad + j] = widen_element(elements[j]);
+      }
+      return;
     }
+#pragma unroll
+    for (int m = 0; m < kCount; ++m) {
+      const int d = lane + kScoreLanes * m;
+      k[m] = d < head_dim ? widen_element(tile[key_index(position, d, head_dim)]) : 0.0f;
+    }
+  }
+};
+
+template <class Element>
+struct Tile {
+  const Element* keys;
+  const Element* values;
+  int count;  // positions in use
+
+  __device__ Tile(const AttentionArgs& args, int row, int kv_head, int chunk) {
+    const size_t at =
+        args.kv.tile_offset(args.places.sequence[row], chunk * kAttentionChunk, kv_head);
+    keys = static_cast<const Element*>(args.kv.k) + at;
+    values = static_cast<const Element*>(args.kv.v) + at;
+    count = min(kAttentionChunk, args.places.position[row] + 1 - chunk * kAttentionChunk);
+  }
+};
+
+// Softmax numerators of one chunk in shared.p and the maxima in shared.max; the tile's values in
+// `staged`. Ends with a barrier.
+template <class Element, int kDims>
+__device__ void score_chunk(const Tile<Element>& tile, const Item& item, int head_dim, float scale,
+                            Shared& shared, Element* staged) {
+  const int t = static_cast<int>(threadIdx.x);
+  const int lane = t % kScoreLanes;
+  const int group = t / kScoreLanes;
+  KeyLane<Element, kDims> keys[kRounds];
+#pragma unroll
+  for (int n = 0; n < kRounds; ++n) {
+    const int position = group + n * kPositions;
+    if (position < tile.count) keys[n].load(tile.keys, position, lane, head_dim);
+  }
+  // The values arrive while the scores are computed.
+  const int value_words = tile.count * head_dim * static_cast<int>(sizeof(Element)) / 4;
+  constexpr int kWords = kAttentionChunk * kDims * static_cast<int>(sizeof(Element)) / 4 / kThreads;
+  uint32_t values[kWords];
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    const int word = t + i * kThreads;
+    if (word < value_words) values[i] = reinterpret_cast<const uint32_t*>(tile.values)[word];
+  }
+#pragma unroll
+  for (int n = 0; n < kRounds; ++n) {
+    const int position = group + n * kPositions;
     for (int h = 0; h < item.heads; ++h) {
-      const float* q = shared.q[h] + lane;
-      float sum = fold_products<1, kDims / kScoreLanes>(
-          [&](int m) { return q[kScoreLanes * m] * k[m]; }, 0);
+      const float* q = shared.q[h] + lane * (kDims / kScoreLanes);
+      float sum =
+          fold_products<1, kDims / kScoreLanes>([&](int m) { return q[m] * keys[n].k[m]; }, 0);
       for (int width = kScoreLanes / 2; width >= 1; width /= 2) {
         sum += __shfl_xor_sync(kAllLanes, sum, width);
       }
-      if (lane == 0) shared.p[h][i] = (sum + 0.0f) * scale;
+      if (lane == 0) {
+        shared.p[h][position] = position < tile.count ? (sum + 0.0f) * scale : -INFINITY;
+      }
     }
+  }
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    const int word = t + i * kThreads;
+    if (word < value_words) reinterpret_cast<uint32_t*>(staged)[word] = values[i];
   }
   __syncthreads();
-  // One warp a head: the chunk's maximum, then exp; the sum in ascending order by one lane.
-  for (int h = static_cast<int>(threadIdx.x) / 32; h < item.heads; h += kWarps) {
-    const int l = static_cast<int>(threadIdx.x) % 32;
-    float max = -INFINITY;
-    for (int i = l; i < count; i += 32) max = fmaxf(max, shared.p[h][i]);
-    for (int width = 16; width >= 1; width /= 2) {
-      max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, width));
-    }
-    for (int i = l; i < count; i += 32) shared.p[h][i] = canonical_exp(shared.p[h][i] - max);
-    __syncwarp();
-    if (l == 0) {
-      float sum = 0.0f;
-      for (int i = 0; i < count; ++i) sum += shared.p[h][i];
-      shared.max[h] = max;
-      shared.sum[h] = sum;
-    }
-  }
-  __syncthreads();
-}
-
-// o[d] of one head and dimension: sum of p * v in ascending position.
-__device__ inline float weigh_values(const AttentionArgs& args, size_t tile, int count,
-                                     const float* p, int d) {
-  float o = 0.0f;
-  for (int j = 0; j < count; ++j) {
-    o = fmaf(p[j],
-             load_kv(args.kv.v, args.kv.type, tile + static_cast<size_t>(j * args.kv.head_dim + d)),
-             o);
-  }
-  return o;
-}
-
-__device__ inline void load_q(const AttentionArgs& args, const Item& item, int dims,
-                              Shared& shared) {
-  const int head_dim = args.kv.head_dim;
-  for (int i = static_cast<int>(threadIdx.x); i < item.heads * dims; i += kThreads) {
-    const int h = i / dims;
-    const int d = i % dims;
-    shared.q[h][d] = d < head_dim
-                         ? args.q[(static_cast<size_t>(item.row) * static_cast<size_t>(args.heads) +
-                                   static_cast<size_t>(item.first_head + h)) *
-                                      static_cast<size_t>(head_dim) +
-                                  static_cast<size_t>(d)]
-                         : 0.0f;
+  const int h = t / 32;
+  if (h < item.heads) {
+    float* p = shared.p[h] + t % 32;
+    const float low = p[0];
+    const float high = p[32];
+    const float max = max_warp(fmaxf(low, high));
+    p[0] = canonical_exp(low - max);
+    p[32] = canonical_exp(high - max);
+    if (t % 32 == 0) shared.max[h] = max;
   }
   __syncthreads();
 }
 
-__device__ inline float* out_of(const AttentionArgs& args, const Item& item, int h) {
-  return args.out + (static_cast<size_t>(item.row) * static_cast<size_t>(args.heads) +
-                     static_cast<size_t>(item.first_head + h)) *
-                        static_cast<size_t>(args.kv.head_dim);
-}
-
-// The merge of chunk c's (max, sum, o) into a running state, for one dimension.
-struct State {
-  float max = 0.0f;
+// Sum of p and of p * v for one head and dimension, in ascending position. Positions beyond `count`
+// are left out.
+struct ChunkSums {
   float sum = 0.0f;
   float o = 0.0f;
 
-  __device__ void merge(int chunk, float chunk_max, float chunk_sum, float chunk_o) {
-    if (chunk == 0) {
-      max = chunk_max;
-      sum = chunk_sum;
-      o = chunk_o;
-      return;
+  template <class Element>
+  __device__ ChunkSums(const float* p, const Element* staged, int head_dim, int count, int d) {
+    const Element* v = staged + d;
+#pragma unroll 16
+    for (int j = 0; j < count; ++j) {
+      sum += p[j];
+      o = fmaf(p[j], widen_element(v[j * head_dim]), o);
     }
-    const float new_max = fmaxf(max, chunk_max);
-    const float a = canonical_exp(max - new_max);
-    const float b = canonical_exp(chunk_max - new_max);
-    max = new_max;
-    sum = fmaf(sum, a, chunk_sum * b);
-    o = fmaf(o, a, chunk_o * b);
   }
 };
+
+template <int kDims>
+__device__ void load_q(const AttentionArgs& args, const Item& item, Shared& shared) {
+  const int head_dim = args.kv.head_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < item.heads * kDims; i += kThreads) {
+    const int h = i / kDims;
+    const int d = i % kDims;
+    const float* q = args.q + (static_cast<size_t>(item.row) * static_cast<size_t>(args.heads) +
+                               static_cast<size_t>(item.first_head + h)) *
+                                  static_cast<size_t>(head_dim);
+    shared.q[h][d % kScoreLanes * (kDims / kScoreLanes) + d / kScoreLanes] =
+        d < head_dim ? q[d] : 0.0f;
+  }
+  __syncthreads();
+}
+
+__device__ inline float* out_of(const AttentionArgs& args, int row, int head) {
+  return args.out +
+         (static_cast<size_t>(row) * static_cast<size_t>(args.heads) + static_cast<size_t>(head)) *
+             static_cast<size_t>(args.kv.head_dim);
+}
 
 // A chunk's state in the workspace: max, sum, then o[head_dim].
 __device__ inline float* state_of(const AttentionArgs& args, const Workspace& workspace, int row,
@@ -163,127 +204,220 @@ __device__ inline float* state_of(const AttentionArgs& args, const Workspace& wo
              static_cast<size_t>(args.kv.head_dim + 2);
 }
 
-template <int kDims>
-__global__ void decode_kernel(AttentionArgs args, Workspace workspace, int group, float scale) {
+// Merges the states of all chunks of a row's heads first_head .. + heads - 1, in ascending order,
+// with the whole block. M' is a prefix maximum, so the factors of 32 chunks are found at once; what
+// stays in order is one fma a chunk.
+__device__ void merge_chunks(const AttentionArgs& args, const Workspace& workspace,
+                             const Item& item, int chunks, Shared& shared) {
+  constexpr int kPerThread = kMaxHeads * 256 / kThreads;
+  const int t = static_cast<int>(threadIdx.x);
+  const int head_dim = args.kv.head_dim;
+  float o[kPerThread] = {};
+  float sum[kPerThread] = {};
+  float running = 0.0f;  // of the warp's head: the maximum so far
+  for (int begin = 0; begin < chunks; begin += 32) {
+    const int h = t / 32;
+    const int c = begin + t % 32;
+    if (h < item.heads) {
+      const float max = c < chunks
+                            ? __ldcg(state_of(args, workspace, item.row, item.first_head + h, c))
+                            : -INFINITY;
+      // Inclusive prefix maximum over the lanes, then with what came before.
+      float prefix = max;
+      for (int width = 1; width < 32; width *= 2) {
+        const float other = __shfl_up_sync(kAllLanes, prefix, static_cast<unsigned>(width));
+        if (t % 32 >= width) prefix = fmaxf(prefix, other);
+      }
+      if (begin > 0) prefix = fmaxf(prefix, running);
+      float before = __shfl_up_sync(kAllLanes, prefix, 1);
+      if (t % 32 == 0) before = running;
+      shared.a[h][t % 32] = canonical_exp(before - prefix);
+      shared.b[h][t % 32] = canonical_exp(max - prefix);
+      running = __shfl_sync(kAllLanes, prefix, 31);
+    }
+    __syncthreads();
+    const int end = min(32, chunks - begin);
+#pragma unroll
+    for (int n = 0; n < kPerThread; ++n) {
+      const int i = t + n * kThreads;
+      if (i >= item.heads * head_dim) break;
+      const int head = i / head_dim;
+#pragma unroll 4
+      for (int j = 0; j < end; ++j) {
+        const float* state = state_of(args, workspace, item.row, item.first_head + head, begin + j);
+        const float chunk_sum = __ldcg(state + 1);
+        const float chunk_o = __ldcg(state + 2 + i % head_dim);
+        if (begin + j == 0) {
+          sum[n] = chunk_sum;
+          o[n] = chunk_o;
+        } else {
+          sum[n] = fmaf(sum[n], shared.a[head][j], chunk_sum * shared.b[head][j]);
+          o[n] = fmaf(o[n], shared.a[head][j], chunk_o * shared.b[head][j]);
+        }
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int n = 0; n < kPerThread; ++n) {
+    const int i = t + n * kThreads;
+    if (i >= item.heads * head_dim) break;
+    out_of(args, item.row, item.first_head + i / head_dim)[i % head_dim] = o[n] / sum[n];
+  }
+}
+
+template <class Element, int kDims>
+__global__ void __launch_bounds__(kThreads)
+    decode_kernel(AttentionArgs args, Workspace workspace, int group, float scale) {
+  extern __shared__ uint4 staged_memory[];
+  Element* staged = reinterpret_cast<Element*>(staged_memory);
   __shared__ Shared shared;
+  const int t = static_cast<int>(threadIdx.x);
   const int head_dim = args.kv.head_dim;
   const int row = static_cast<int>(blockIdx.z);
   const int kv_head = static_cast<int>(blockIdx.x);
-  const int length = args.places.position[row] + 1;
-  const int chunks = (length + kAttentionChunk - 1) / kAttentionChunk;
+  let_next_start();
+  wait_for_previous();
+  const int chunks = args.places.position[row] / kAttentionChunk + 1;
+  const int workers = min(chunks, static_cast<int>(gridDim.y));
+  if (static_cast<int>(blockIdx.y) >= workers) return;
   for (int first = 0; first < group; first += kMaxHeads) {
     const Item item{row, kv_head, kv_head * group + first, min(kMaxHeads, group - first)};
-    load_q(args, item, kDims, shared);
-    for (int c = static_cast<int>(blockIdx.y); c < chunks; c += static_cast<int>(gridDim.y)) {
-      const size_t tile =
-          args.kv.tile_offset(args.places.sequence[row], c * kAttentionChunk, kv_head);
-      const int count = min(kAttentionChunk, length - c * kAttentionChunk);
-      score_chunk<kDims>(args, item, tile, count, scale, shared);
-      for (int i = static_cast<int>(threadIdx.x); i < item.heads * head_dim; i += kThreads) {
+    load_q<kDims>(args, item, shared);
+    for (int c = static_cast<int>(blockIdx.y); c < chunks; c += workers) {
+      const Tile<Element> tile(args, row, kv_head, c);
+      score_chunk<Element, kDims>(tile, item, head_dim, scale, shared, staged);
+      for (int i = t; i < item.heads * head_dim; i += kThreads) {
         const int h = i / head_dim;
         const int d = i % head_dim;
+        const ChunkSums sums(shared.p[h], staged, head_dim, tile.count, d);
+        if (chunks == 1) {
+          out_of(args, row, item.first_head + h)[d] = sums.o / sums.sum;
+          continue;
+        }
         float* state = state_of(args, workspace, row, item.first_head + h, c);
-        state[2 + d] = weigh_values(args, tile, count, shared.p[h], d);
+        state[2 + d] = sums.o;
         if (d == 0) {
           state[0] = shared.max[h];
-          state[1] = shared.sum[h];
+          state[1] = sums.sum;
         }
       }
       __syncthreads();
     }
   }
+  if (chunks == 1) return;
 
   // Every block has written its states before it counts itself done (fence, then the counter); the
   // block that counts last therefore sees all of them (counter, then fence).
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) {
+  if (t == 0) {
     int32_t* done = workspace.attention_done + row * args.kv.kv_heads + kv_head;
-    const int before = atomicAdd(done, 1);
-    shared.last = before == static_cast<int>(gridDim.y) - 1;
+    shared.last = atomicAdd(done, 1) == workers - 1;
     if (shared.last) *done = 0;
   }
   __syncthreads();
   if (!shared.last) return;
   __threadfence();
-  for (int i = static_cast<int>(threadIdx.x); i < group * head_dim; i += kThreads) {
-    const int head = kv_head * group + i / head_dim;
-    const int d = i % head_dim;
-    State state;
-    for (int c = 0; c < chunks; ++c) {
-      const float* chunk = state_of(args, workspace, row, head, c);
-      state.merge(c, __ldcg(chunk), __ldcg(chunk + 1), __ldcg(chunk + 2 + d));
-    }
-    out_of(args, Item{row, kv_head, head, 1}, 0)[d] = state.o / state.sum;
+  for (int first = 0; first < group; first += kMaxHeads) {
+    const Item item{row, kv_head, kv_head * group + first, min(kMaxHeads, group - first)};
+    merge_chunks(args, workspace, item, chunks, shared);
   }
 }
 
-template <int kDims>
-__global__ void prefill_kernel(AttentionArgs args, int group, float scale) {
+template <class Element, int kDims>
+__global__ void __launch_bounds__(kThreads)
+    prefill_kernel(AttentionArgs args, int group, float scale) {
   // Results that one thread carries along: heads * head_dim over the block's threads.
-  constexpr int kPerThread = kMaxHeads * 256 / kThreads;
+  constexpr int kPerThread = kMaxHeads * kDims / kThreads;
+  extern __shared__ uint4 staged_memory[];
+  Element* staged = reinterpret_cast<Element*>(staged_memory);
   __shared__ Shared shared;
+  const int t = static_cast<int>(threadIdx.x);
   const int head_dim = args.kv.head_dim;
   const int row = static_cast<int>(blockIdx.x);
   const int kv_head = static_cast<int>(blockIdx.y);
-  const int length = args.places.position[row] + 1;
-  const int chunks = (length + kAttentionChunk - 1) / kAttentionChunk;
+  let_next_start();
+  wait_for_previous();
+  const int chunks = args.places.position[row] / kAttentionChunk + 1;
   for (int first = 0; first < group; first += kMaxHeads) {
     const Item item{row, kv_head, kv_head * group + first, min(kMaxHeads, group - first)};
-    load_q(args, item, kDims, shared);
-    State states[kPerThread];
+    load_q<kDims>(args, item, shared);
+    float max[kPerThread];
+    float sum[kPerThread];
+    float o[kPerThread];
     for (int c = 0; c < chunks; ++c) {
-      const size_t tile =
-          args.kv.tile_offset(args.places.sequence[row], c * kAttentionChunk, kv_head);
-      const int count = min(kAttentionChunk, length - c * kAttentionChunk);
-      score_chunk<kDims>(args, item, tile, count, scale, shared);
+      const Tile<Element> tile(args, row, kv_head, c);
+      score_chunk<Element, kDims>(tile, item, head_dim, scale, shared, staged);
 #pragma unroll
       for (int n = 0; n < kPerThread; ++n) {
-        const int i = static_cast<int>(threadIdx.x) + n * kThreads;
-        if (i >= item.heads * head_dim) continue;
+        const int i = t + n * kThreads;
+        if (i >= item.heads * head_dim) break;
         const int h = i / head_dim;
-        states[n].merge(c, shared.max[h], shared.sum[h],
-                        weigh_values(args, tile, count, shared.p[h], i % head_dim));
+        const ChunkSums sums(shared.p[h], staged, head_dim, tile.count, i % head_dim);
+        if (c == 0) {
+          max[n] = shared.max[h];
+          sum[n] = sums.sum;
+          o[n] = sums.o;
+          continue;
+        }
+        const float new_max = fmaxf(max[n], shared.max[h]);
+        const float a = canonical_exp(max[n] - new_max);
+        const float b = canonical_exp(shared.max[h] - new_max);
+        max[n] = new_max;
+        sum[n] = fmaf(sum[n], a, sums.sum * b);
+        o[n] = fmaf(o[n], a, sums.o * b);
       }
       __syncthreads();
     }
 #pragma unroll
     for (int n = 0; n < kPerThread; ++n) {
-      const int i = static_cast<int>(threadIdx.x) + n * kThreads;
-      if (i >= item.heads * head_dim) continue;
-      out_of(args, item, i / head_dim)[i % head_dim] = states[n].o / states[n].sum;
+      const int i = t + n * kThreads;
+      if (i >= item.heads * head_dim) break;
+      out_of(args, row, item.first_head + i / head_dim)[i % head_dim] = o[n] / sum[n];
     }
   }
 }
 
-template <int kDims>
+template <class Element, int kDims>
 void launch_attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
   const int group = args.heads / args.kv.kv_heads;
   const float scale = attention_scale(args.kv.head_dim);
+  const size_t staged_bytes =
+      static_cast<size_t>(kAttentionChunk * args.kv.head_dim) * sizeof(Element);
   if (args.rows > kMaxInlineRows) {
-    launch(prefill_kernel<kDims>,
+    launch(prefill_kernel<Element, kDims>,
            dim3(static_cast<unsigned>(args.rows), static_cast<unsigned>(args.kv.kv_heads)),
-           dim3(kThreads), 0, stream, args, group, scale);
+           dim3(kThreads), staged_bytes, stream, args, group, scale);
     return;
   }
-  // About two blocks for each SM of a large GPU; each takes every n-th chunk, so the grid does not
-  // depend on the position.
+  // About two blocks for each SM of a large GPU; each takes every n-th chunk, so that the grid does
+  // not depend on the position. Blocks without a chunk end at once.
   const int splits = max(1, min(workspace.max_chunks, 256 / (args.rows * args.kv.kv_heads)));
-  launch(decode_kernel<kDims>,
+  launch(decode_kernel<Element, kDims>,
          dim3(static_cast<unsigned>(args.kv.kv_heads), static_cast<unsigned>(splits),
               static_cast<unsigned>(args.rows)),
-         dim3(kThreads), 0, stream, args, workspace, group, scale);
+         dim3(kThreads), staged_bytes, stream, args, workspace, group, scale);
+}
+
+template <class Element>
+void attention_of(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  if (args.kv.head_dim <= 64) {
+    launch_attention<Element, 64>(args, workspace, stream);
+  } else if (args.kv.head_dim <= 128) {
+    launch_attention<Element, 128>(args, workspace, stream);
+  } else {
+    launch_attention<Element, 256>(args, workspace, stream);
+  }
 }
 
 }  // namespace
 
 void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (args.kv.head_dim <= 64) {
-    launch_attention<64>(args, workspace, stream);
-  } else if (args.kv.head_dim <= 128) {
-    launch_attention<128>(args, workspace, stream);
+  if (args.kv.type == KvType::kF16) {
+    attention_of<uint16_t>(args, workspace, stream);
   } else {
-    launch_attention<256>(args, workspace, stream);
+    attention_of<float>(args, workspace, stream);
   }
 }
 

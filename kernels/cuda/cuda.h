@@ -15,6 +15,19 @@ namespace edgellm::cuda {
 // Rows of codes start at multiples of 16 bytes: a lane loads 64 weights at once.
 inline size_t ternary_pitch(int cols) { return (static_cast<size_t>(cols) + 63) / 64 * 16; }
 
+// Eight lanes share the score of a position: lane t sums dimensions t, t + 8, ... A head whose
+// dimensions they share evenly keeps each lane's together. Element of a tile of keys (KvCache);
+// values are [position, head_dim].
+inline constexpr int kKeyLanes = 8;
+EDGELLM_HOST_DEVICE inline int key_index(int position, int d, int head_dim) {
+  const int within =
+      head_dim % kKeyLanes == 0 ? d % kKeyLanes * (head_dim / kKeyLanes) + d / kKeyLanes : d;
+  return position % kAttentionChunk * head_dim + within;
+}
+EDGELLM_HOST_DEVICE inline int value_index(int position, int d, int head_dim) {
+  return position % kAttentionChunk * head_dim + d;
+}
+
 // Rows up to this many are quantised by every block that needs them; more, once beforehand.
 inline constexpr int kMaxInlineRows = 8;
 

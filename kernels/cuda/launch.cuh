@@ -24,17 +24,39 @@ inline size_t max_dynamic_shared() {
   return bytes;
 }
 
+// Whether kernels may start before the one before them has ended (common.cuh).
+inline bool has_dependent_launch() {
+  static const bool has = [] {
+    int device = 0;
+    int major = 0;
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+               "cudaDeviceGetAttribute");
+    return major >= 9;
+  }();
+  return has;
+}
+
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
             cudaStream_t stream, const Args&... args) {
-  if (shared_bytes > 40 * 1024) {
+  if (shared_bytes > 32 * 1024) {
     cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(shared_bytes)),
                "cudaFuncSetAttribute");
   }
-  kernel<<<grid, block, shared_bytes, stream>>>(args...);
-  cuda_check(cudaGetLastError(), "a kernel launch");
+  cudaLaunchAttribute dependent{};
+  dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  dependent.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &dependent;
+  config.numAttrs = has_dependent_launch() ? 1 : 0;
+  cuda_check(cudaLaunchKernelEx(&config, kernel, Params(args)...), "a kernel launch");
 }
 
 }  // namespace edgellm::cuda

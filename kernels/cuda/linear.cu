@@ -27,6 +27,8 @@ __global__ void quantise_kernel(Input input) {
   extern __shared__ int8_t codes[];
   const int row = static_cast<int>(blockIdx.x);
   const size_t stride = static_cast<size_t>(padded_columns(input.cols));
+  let_next_start();
+  wait_for_previous();
   const RowScale scale =
       quantise_row(input.x + static_cast<size_t>(row) * static_cast<size_t>(input.cols), input.gain,
                    input.eps, input.cols, codes, scratch, input.fault, input.layer);
@@ -66,33 +68,59 @@ __device__ void fetch_rows(const Input& input, int first, int8_t* codes, RowScal
   __syncthreads();
 }
 
-// results[t][slot] for the block's kThreads / kLanes output rows; row_of(slot) < 0 where there is
-// none. No barrier at the end.
-template <int kLanes, int kTokens, class RowOf>
-__device__ void multiply(const TernaryMatrix& w, RowOf row_of, const int8_t* codes,
-                         const RowScale (&scale)[kTokens],
-                         float (&results)[kTokens][kThreads / kLanes]) {
-  const int slot = static_cast<int>(threadIdx.x) / kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int row = row_of(slot);
-  const int chunks = (w.cols + 63) / 64;
-  int sums[kTokens] = {};
-  if (row >= 0) {
-    dot_chunks<kTokens>(w.codes + static_cast<size_t>(row) * static_cast<size_t>(chunks) * 16,
-                        chunks, lane, kLanes, codes, 64 * chunks, sums);
-  }
+// A lane's share of one output row: chunks of 64 columns lane, lane + kLanes, ... The first
+// kPrefetched of them are fetched before the activations are there.
+template <int kLanes>
+struct WeightRow {
+  static constexpr int kPrefetched = 8;
+
+  const uint4* codes = nullptr;  // null where the slot has no row
+  int chunks = 0;
+  float scale = 0.0f;
+  uint4 first[kPrefetched];
+
+  __device__ WeightRow(const TernaryMatrix& w, int row) {
+    if (row < 0) return;
+    chunks = (w.cols + 63) / 64;
+    codes = reinterpret_cast<const uint4*>(w.codes) +
+            static_cast<size_t>(row) * static_cast<size_t>(chunks);
+    scale = w.scale[w.n_scales == 1 ? 0 : row];
 #pragma unroll
-  for (int t = 0; t < kTokens; ++t) {
-    int sum = sums[t];
-    for (int width = kLanes / 2; width >= 1; width /= 2) {
-      sum += __shfl_xor_sync(kAllLanes, sum, width);
-    }
-    if (lane == 0 && row >= 0) {
-      const float m = w.scale[w.n_scales == 1 ? 0 : row];
-      results[t][slot] = static_cast<float>(scale[t].sum - sum) * ((m / scale[t].s) * scale[t].r);
+    for (int i = 0; i < kPrefetched; ++i) {
+      const int c = lane() + i * kLanes;
+      if (c < chunks) first[i] = codes[c];
     }
   }
-}
+
+  __device__ static int slot() { return static_cast<int>(threadIdx.x) / kLanes; }
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
+
+  // results[t][slot] of this row for the activation rows; written by lane 0.
+  template <int kTokens>
+  __device__ void multiply(const int8_t* x, const RowScale (&row_scale)[kTokens],
+                           float (&results)[kTokens][kThreads / kLanes]) const {
+    TernaryDot<kTokens> dot;
+#pragma unroll
+    for (int i = 0; i < kPrefetched; ++i) {
+      const int c = lane() + i * kLanes;
+      if (c < chunks) dot.add(first[i], x, c, chunks);
+    }
+    for (int c = lane() + kPrefetched * kLanes; c < chunks; c += kLanes) {
+      dot.add(codes[c], x, c, chunks);
+    }
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      int sum = dot.finish(t);
+      for (int width = kLanes / 2; width >= 1; width /= 2) {
+        sum += __shfl_xor_sync(kAllLanes, sum, width);
+      }
+      if (lane() == 0 && codes != nullptr) {
+        results[t][slot()] = static_cast<float>(row_scale[t].sum - sum) *
+                             ((scale / row_scale[t].s) * row_scale[t].r);
+      }
+    }
+  }
+};
 
 template <int kLanes, int kTokens>
 __global__ void project_kernel(Input input, TernaryMatrix w, float* x) {
@@ -103,10 +131,12 @@ __global__ void project_kernel(Input input, TernaryMatrix w, float* x) {
   RowScale scale[kTokens];
   const int first_row = static_cast<int>(blockIdx.x) * kSlots;
   const int first_token = static_cast<int>(blockIdx.y) * kTokens;
+  let_next_start();
+  const int own_row = first_row + WeightRow<kLanes>::slot();
+  const WeightRow<kLanes> weights(w, own_row < w.rows ? own_row : -1);
+  wait_for_previous();
   fetch_rows<kTokens>(input, first_token, codes, scale, scratch);
-  multiply<kLanes, kTokens>(
-      w, [&](int slot) { return first_row + slot < w.rows ? first_row + slot : -1; }, codes, scale,
-      results);
+  weights.multiply(codes, scale, results);
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < kTokens * kSlots; i += kThreads) {
     const int token = first_token + i / kSlots;
@@ -131,12 +161,14 @@ __global__ void ffn_up_kernel(Input input, TernaryMatrix gate, TernaryMatrix up,
   RowScale scale[kTokens];
   const int first_row = static_cast<int>(blockIdx.x) * kSlots;
   const int first_token = static_cast<int>(blockIdx.y) * kTokens;
+  let_next_start();
+  const int own_row = first_row + WeightRow<kLanes>::slot();
+  const WeightRow<kLanes> gate_weights(gate, own_row < gate.rows ? own_row : -1);
+  const WeightRow<kLanes> up_weights(up, own_row < gate.rows ? own_row : -1);
+  wait_for_previous();
   fetch_rows<kTokens>(input, first_token, codes, scale, scratch);
-  const auto row_of = [&](int slot) {
-    return first_row + slot < gate.rows ? first_row + slot : -1;
-  };
-  multiply<kLanes, kTokens>(gate, row_of, codes, scale, gates);
-  multiply<kLanes, kTokens>(up, row_of, codes, scale, ups);
+  gate_weights.multiply(codes, scale, gates);
+  up_weights.multiply(codes, scale, ups);
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < kTokens * kSlots; i += kThreads) {
     const int token = first_token + i / kSlots;
@@ -194,15 +226,30 @@ __global__ void qkv_kernel(Input input, TernaryMatrix q, TernaryMatrix k, Ternar
   int block = static_cast<int>(blockIdx.x);
   const int which = block < q_blocks ? 0 : block < q_blocks + k_blocks ? 1 : 2;
   block -= which == 0 ? 0 : which == 1 ? q_blocks : q_blocks + k_blocks;
-  const TernaryMatrix& w = which == 0 ? q : which == 1 ? k : v;
+  // Selected field by field: a reference would put the three arguments into local memory.
+  const TernaryMatrix w{which == 0   ? q.codes
+                        : which == 1 ? k.codes
+                                     : v.codes,
+                        which == 0   ? q.scale
+                        : which == 1 ? k.scale
+                                     : v.scale,
+                        which == 0   ? q.n_scales
+                        : which == 1 ? k.n_scales
+                                     : v.n_scales,
+                        which == 0   ? q.rows
+                        : which == 1 ? k.rows
+                                     : v.rows,
+                        input.cols};
   const int first_pair = block * kPairs;
-  const auto row_of = [&](int slot) {
-    const int pair = first_pair + slot % kPairs;
-    if (pair >= w.rows / 2) return -1;
-    return pair / half * ending.kv.head_dim + pair % half + (slot < kPairs ? 0 : half);
-  };
+  const int own_slot = WeightRow<kLanes>::slot();
+  const int own_pair = first_pair + own_slot % kPairs;
+  const int own_row =
+      own_pair / half * ending.kv.head_dim + own_pair % half + (own_slot < kPairs ? 0 : half);
+  let_next_start();
+  const WeightRow<kLanes> weights(w, own_pair < w.rows / 2 ? own_row : -1);
+  wait_for_previous();
   fetch_rows<kTokens>(input, first_token, codes, scale, scratch);
-  multiply<kLanes, kTokens>(w, row_of, codes, scale, results);
+  weights.multiply(codes, scale, results);
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < kTokens * kPairs; i += kThreads) {
     const int token = first_token + i / kPairs;
@@ -231,11 +278,13 @@ __global__ void qkv_kernel(Input input, TernaryMatrix q, TernaryMatrix k, Ternar
       continue;
     }
     const size_t tile = ending.kv.tile_offset(ending.places.sequence[token], position, head);
-    const size_t row =
-        tile + static_cast<size_t>(position % kAttentionChunk * ending.kv.head_dim + d);
+    const int dim = ending.kv.head_dim;
     void* pool = which == 1 ? ending.kv.k : ending.kv.v;
-    store_kv(pool, ending.kv.type, row, low);
-    store_kv(pool, ending.kv.type, row + static_cast<size_t>(half), high);
+    const int low_at = which == 1 ? key_index(position, d, dim) : value_index(position, d, dim);
+    const int high_at =
+        which == 1 ? key_index(position, d + half, dim) : value_index(position, d + half, dim);
+    store_kv(pool, ending.kv.type, tile + static_cast<size_t>(low_at), low);
+    store_kv(pool, ending.kv.type, tile + static_cast<size_t>(high_at), high);
   }
 }
 

@@ -265,8 +265,9 @@ TEST_CASE("CUDA qkv and attention give the bits of ref", "[gpu]") {
                         workspace.workspace, nullptr);
         finish();
         REQUIRE(first_difference(expected_q, q_out.read()) == "");
-        REQUIRE(device_keys.read() == cache.k);
-        REQUIRE(device_values.read() == cache.v);
+        const CacheData expected = cache.reordered(cuda::key_index, cuda::value_index);
+        REQUIRE(device_keys.read() == expected.k);
+        REQUIRE(device_values.read() == expected.v);
         REQUIRE(first_difference(expected_out, out.read()) == "");
       }
     }

@@ -159,19 +159,10 @@ struct CacheData {
   }
   CacheData& operator=(const CacheData&) = delete;
 
-  // Bits of one element of the keys or values; index() is a backend's order within a tile.
-  template <class Index>
-  uint32_t element(bool key, int sequence, int position, int head, Index index) const {
-    const size_t i = cache.tile_offset(sequence, position, head) + index;
-    const std::vector<uint8_t>& pool = key ? k : v;
-    const size_t size = cache.type == KvType::kF16 ? 2 : 4;
-    uint32_t bits = 0;
-    std::memcpy(&bits, &pool[i * size], size);
-    return bits;
-  }
-
-  // The same content in the order of the CPU backend, from one in the order of ref.
-  CacheData reordered_for_cpu() const {
+  // The same content with tiles in a backend's order, from one in the order of ref. key_index and
+  // value_index (position, d, head_dim) give an element's place in a tile.
+  template <class KeyIndex, class ValueIndex>
+  CacheData reordered(KeyIndex key_index, ValueIndex value_index) const {
     CacheData copy(*this);
     const size_t size = cache.type == KvType::kF16 ? 2 : 4;
     for (int s = 0; s < sequences; ++s) {
@@ -180,16 +171,19 @@ struct CacheData {
           const size_t tile = cache.tile_offset(s, p, h);
           for (int d = 0; d < cache.head_dim; ++d) {
             const size_t from_k = tile + ref::key_index(p, d, cache.head_dim);
-            const size_t to_k = tile + static_cast<size_t>(cpu::key_index(p, d));
+            const size_t to_k = tile + static_cast<size_t>(key_index(p, d, cache.head_dim));
             std::memcpy(&copy.k[to_k * size], &k[from_k * size], size);
             const size_t from_v = tile + ref::value_index(p, d, cache.head_dim);
-            const size_t to_v = tile + static_cast<size_t>(cpu::value_index(p, d, cache.head_dim));
+            const size_t to_v = tile + static_cast<size_t>(value_index(p, d, cache.head_dim));
             std::memcpy(&copy.v[to_v * size], &v[from_v * size], size);
           }
         }
       }
     }
     return copy;
+  }
+  CacheData reordered_for_cpu() const {
+    return reordered([](int p, int d, int) { return cpu::key_index(p, d); }, cpu::value_index);
   }
 
  private:
