@@ -56,6 +56,13 @@ struct Item {
   int heads;
 };
 
+// What the kernels need of the workspace.
+struct States {
+  float* states;  // [row, head, max_chunks, head_dim + 2]
+  int32_t* done;  // [row, kv head]
+  int max_chunks;
+};
+
 // What a lane needs of the keys of one position: its kDims / 8 dimensions, absent ones zero.
 template <class Element, int kDims>
 struct KeyLane {
@@ -99,11 +106,27 @@ struct Tile {
   }
 };
 
+// The queries of an item, in shared.q.
+template <int kDims>
+__device__ void load_q(const AttentionArgs& args, const Item& item, Shared& shared) {
+  const int head_dim = args.kv.head_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < item.heads * kDims; i += kThreads) {
+    const int h = i / kDims;
+    const int d = i % kDims;
+    const float* q = args.q + (static_cast<size_t>(item.row) * static_cast<size_t>(args.heads) +
+                               static_cast<size_t>(item.first_head + h)) *
+                                  static_cast<size_t>(head_dim);
+    shared.q[h][d % kScoreLanes * (kDims / kScoreLanes) + d / kScoreLanes] =
+        d < head_dim ? q[d] : 0.0f;
+  }
+}
+
 // Softmax numerators of one chunk in shared.p and the maxima in shared.max; the tile's values in
-// `staged`. Ends with a barrier.
+// `staged`. The first chunk of an item loads the queries too. Ends with a barrier.
 template <class Element, int kDims>
-__device__ void score_chunk(const Tile<Element>& tile, const Item& item, int head_dim, float scale,
-                            Shared& shared, Element* staged) {
+__device__ void score_chunk(const AttentionArgs& args, const Tile<Element>& tile, const Item& item,
+                            bool first, float scale, Shared& shared, Element* staged) {
+  const int head_dim = args.kv.head_dim;
   const int t = static_cast<int>(threadIdx.x);
   const int lane = t % kScoreLanes;
   const int group = t / kScoreLanes;
@@ -121,6 +144,10 @@ __device__ void score_chunk(const Tile<Element>& tile, const Item& item, int hea
   for (int i = 0; i < kWords; ++i) {
     const int word = t + i * kThreads;
     if (word < value_words) values[i] = reinterpret_cast<const uint32_t*>(tile.values)[word];
+  }
+  if (first) {
+    load_q<kDims>(args, item, shared);
+    __syncthreads();
   }
 #pragma unroll
   for (int n = 0; n < kRounds; ++n) {
@@ -156,37 +183,37 @@ __device__ void score_chunk(const Tile<Element>& tile, const Item& item, int hea
   __syncthreads();
 }
 
-// Sum of p and of p * v for one head and dimension, in ascending position. Positions beyond `count`
-// are left out.
+// Sum of p and of p * v for one head and two neighbouring dimensions, in ascending position.
 struct ChunkSums {
   float sum = 0.0f;
-  float o = 0.0f;
+  float o0 = 0.0f;
+  float o1 = 0.0f;
 
   template <class Element>
   __device__ ChunkSums(const float* p, const Element* staged, int head_dim, int count, int d) {
     const Element* v = staged + d;
-#pragma unroll 16
-    for (int j = 0; j < count; ++j) {
-      sum += p[j];
-      o = fmaf(p[j], widen_element(v[j * head_dim]), o);
+    int j = 0;
+    for (; j + 16 <= count; j += 16) {
+#pragma unroll
+      for (int n = 0; n < 16; ++n) add(p[j + n], v + (j + n) * head_dim);
     }
+    for (; j < count; ++j) add(p[j], v + j * head_dim);
+  }
+
+ private:
+  __device__ void add(float weight, const uint16_t* v) {
+    const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(v));
+    add(weight, pair);
+  }
+  __device__ void add(float weight, const float* v) {
+    add(weight, *reinterpret_cast<const float2*>(v));
+  }
+  __device__ void add(float weight, float2 v) {
+    sum += weight;
+    o0 = fmaf(weight, v.x, o0);
+    o1 = fmaf(weight, v.y, o1);
   }
 };
-
-template <int kDims>
-__device__ void load_q(const AttentionArgs& args, const Item& item, Shared& shared) {
-  const int head_dim = args.kv.head_dim;
-  for (int i = static_cast<int>(threadIdx.x); i < item.heads * kDims; i += kThreads) {
-    const int h = i / kDims;
-    const int d = i % kDims;
-    const float* q = args.q + (static_cast<size_t>(item.row) * static_cast<size_t>(args.heads) +
-                               static_cast<size_t>(item.first_head + h)) *
-                                  static_cast<size_t>(head_dim);
-    shared.q[h][d % kScoreLanes * (kDims / kScoreLanes) + d / kScoreLanes] =
-        d < head_dim ? q[d] : 0.0f;
-  }
-  __syncthreads();
-}
 
 __device__ inline float* out_of(const AttentionArgs& args, int row, int head) {
   return args.out +
@@ -195,11 +222,11 @@ __device__ inline float* out_of(const AttentionArgs& args, int row, int head) {
 }
 
 // A chunk's state in the workspace: max, sum, then o[head_dim].
-__device__ inline float* state_of(const AttentionArgs& args, const Workspace& workspace, int row,
+__device__ inline float* state_of(const AttentionArgs& args, const States& states, int row,
                                   int head, int chunk) {
-  return workspace.attention +
+  return states.states +
          ((static_cast<size_t>(row) * static_cast<size_t>(args.heads) + static_cast<size_t>(head)) *
-              static_cast<size_t>(workspace.max_chunks) +
+              static_cast<size_t>(states.max_chunks) +
           static_cast<size_t>(chunk)) *
              static_cast<size_t>(args.kv.head_dim + 2);
 }
@@ -207,8 +234,8 @@ __device__ inline float* state_of(const AttentionArgs& args, const Workspace& wo
 // Merges the states of all chunks of a row's heads first_head .. + heads - 1, in ascending order,
 // with the whole block. M' is a prefix maximum, so the factors of 32 chunks are found at once; what
 // stays in order is one fma a chunk.
-__device__ void merge_chunks(const AttentionArgs& args, const Workspace& workspace,
-                             const Item& item, int chunks, Shared& shared) {
+__device__ void merge_chunks(const AttentionArgs& args, const States& states, const Item& item,
+                             int chunks, Shared& shared) {
   constexpr int kPerThread = kMaxHeads * 256 / kThreads;
   const int t = static_cast<int>(threadIdx.x);
   const int head_dim = args.kv.head_dim;
@@ -219,9 +246,8 @@ __device__ void merge_chunks(const AttentionArgs& args, const Workspace& workspa
     const int h = t / 32;
     const int c = begin + t % 32;
     if (h < item.heads) {
-      const float max = c < chunks
-                            ? __ldcg(state_of(args, workspace, item.row, item.first_head + h, c))
-                            : -INFINITY;
+      const float max =
+          c < chunks ? __ldcg(state_of(args, states, item.row, item.first_head + h, c)) : -INFINITY;
       // Inclusive prefix maximum over the lanes, then with what came before.
       float prefix = max;
       for (int width = 1; width < 32; width *= 2) {
@@ -244,7 +270,7 @@ __device__ void merge_chunks(const AttentionArgs& args, const Workspace& workspa
       const int head = i / head_dim;
 #pragma unroll 4
       for (int j = 0; j < end; ++j) {
-        const float* state = state_of(args, workspace, item.row, item.first_head + head, begin + j);
+        const float* state = state_of(args, states, item.row, item.first_head + head, begin + j);
         const float chunk_sum = __ldcg(state + 1);
         const float chunk_o = __ldcg(state + 2 + i % head_dim);
         if (begin + j == 0) {
@@ -268,7 +294,7 @@ __device__ void merge_chunks(const AttentionArgs& args, const Workspace& workspa
 
 template <class Element, int kDims>
 __global__ void __launch_bounds__(kThreads)
-    decode_kernel(AttentionArgs args, Workspace workspace, int group, float scale) {
+    decode_kernel(AttentionArgs args, States states, int group, float scale) {
   extern __shared__ uint4 staged_memory[];
   Element* staged = reinterpret_cast<Element*>(staged_memory);
   __shared__ Shared shared;
@@ -283,20 +309,23 @@ __global__ void __launch_bounds__(kThreads)
   if (static_cast<int>(blockIdx.y) >= workers) return;
   for (int first = 0; first < group; first += kMaxHeads) {
     const Item item{row, kv_head, kv_head * group + first, min(kMaxHeads, group - first)};
-    load_q<kDims>(args, item, shared);
     for (int c = static_cast<int>(blockIdx.y); c < chunks; c += workers) {
       const Tile<Element> tile(args, row, kv_head, c);
-      score_chunk<Element, kDims>(tile, item, head_dim, scale, shared, staged);
-      for (int i = t; i < item.heads * head_dim; i += kThreads) {
+      score_chunk<Element, kDims>(args, tile, item, c == static_cast<int>(blockIdx.y), scale,
+                                  shared, staged);
+      for (int i = 2 * t; i < item.heads * head_dim; i += 2 * kThreads) {
         const int h = i / head_dim;
         const int d = i % head_dim;
         const ChunkSums sums(shared.p[h], staged, head_dim, tile.count, d);
         if (chunks == 1) {
-          out_of(args, row, item.first_head + h)[d] = sums.o / sums.sum;
+          float* out = out_of(args, row, item.first_head + h) + d;
+          out[0] = sums.o0 / sums.sum;
+          out[1] = sums.o1 / sums.sum;
           continue;
         }
-        float* state = state_of(args, workspace, row, item.first_head + h, c);
-        state[2 + d] = sums.o;
+        float* state = state_of(args, states, row, item.first_head + h, c);
+        state[2 + d] = sums.o0;
+        state[3 + d] = sums.o1;
         if (d == 0) {
           state[0] = shared.max[h];
           state[1] = sums.sum;
@@ -312,7 +341,7 @@ __global__ void __launch_bounds__(kThreads)
   __threadfence();
   __syncthreads();
   if (t == 0) {
-    int32_t* done = workspace.attention_done + row * args.kv.kv_heads + kv_head;
+    int32_t* done = states.done + row * args.kv.kv_heads + kv_head;
     shared.last = atomicAdd(done, 1) == workers - 1;
     if (shared.last) *done = 0;
   }
@@ -321,15 +350,15 @@ __global__ void __launch_bounds__(kThreads)
   __threadfence();
   for (int first = 0; first < group; first += kMaxHeads) {
     const Item item{row, kv_head, kv_head * group + first, min(kMaxHeads, group - first)};
-    merge_chunks(args, workspace, item, chunks, shared);
+    merge_chunks(args, states, item, chunks, shared);
   }
 }
 
 template <class Element, int kDims>
 __global__ void __launch_bounds__(kThreads)
     prefill_kernel(AttentionArgs args, int group, float scale) {
-  // Results that one thread carries along: heads * head_dim over the block's threads.
-  constexpr int kPerThread = kMaxHeads * kDims / kThreads;
+  // Pairs of dimensions that one thread carries along.
+  constexpr int kPerThread = kMaxHeads * kDims / 2 / kThreads;
   extern __shared__ uint4 staged_memory[];
   Element* staged = reinterpret_cast<Element*>(staged_memory);
   __shared__ Shared shared;
@@ -342,23 +371,24 @@ __global__ void __launch_bounds__(kThreads)
   const int chunks = args.places.position[row] / kAttentionChunk + 1;
   for (int first = 0; first < group; first += kMaxHeads) {
     const Item item{row, kv_head, kv_head * group + first, min(kMaxHeads, group - first)};
-    load_q<kDims>(args, item, shared);
     float max[kPerThread];
     float sum[kPerThread];
-    float o[kPerThread];
+    float o0[kPerThread];
+    float o1[kPerThread];
     for (int c = 0; c < chunks; ++c) {
       const Tile<Element> tile(args, row, kv_head, c);
-      score_chunk<Element, kDims>(tile, item, head_dim, scale, shared, staged);
+      score_chunk<Element, kDims>(args, tile, item, c == 0, scale, shared, staged);
 #pragma unroll
       for (int n = 0; n < kPerThread; ++n) {
-        const int i = t + n * kThreads;
+        const int i = 2 * (t + n * kThreads);
         if (i >= item.heads * head_dim) break;
         const int h = i / head_dim;
         const ChunkSums sums(shared.p[h], staged, head_dim, tile.count, i % head_dim);
         if (c == 0) {
           max[n] = shared.max[h];
           sum[n] = sums.sum;
-          o[n] = sums.o;
+          o0[n] = sums.o0;
+          o1[n] = sums.o1;
           continue;
         }
         const float new_max = fmaxf(max[n], shared.max[h]);
@@ -366,15 +396,18 @@ __global__ void __launch_bounds__(kThreads)
         const float b = canonical_exp(shared.max[h] - new_max);
         max[n] = new_max;
         sum[n] = fmaf(sum[n], a, sums.sum * b);
-        o[n] = fmaf(o[n], a, sums.o * b);
+        o0[n] = fmaf(o0[n], a, sums.o0 * b);
+        o1[n] = fmaf(o1[n], a, sums.o1 * b);
       }
       __syncthreads();
     }
 #pragma unroll
     for (int n = 0; n < kPerThread; ++n) {
-      const int i = t + n * kThreads;
+      const int i = 2 * (t + n * kThreads);
       if (i >= item.heads * head_dim) break;
-      out_of(args, row, item.first_head + i / head_dim)[i % head_dim] = o[n] / sum[n];
+      float* out = out_of(args, row, item.first_head + i / head_dim) + i % head_dim;
+      out[0] = o0[n] / sum[n];
+      out[1] = o1[n] / sum[n];
     }
   }
 }
@@ -397,7 +430,8 @@ void launch_attention(const AttentionArgs& args, const Workspace& workspace, cud
   launch(decode_kernel<Element, kDims>,
          dim3(static_cast<unsigned>(args.kv.kv_heads), static_cast<unsigned>(splits),
               static_cast<unsigned>(args.rows)),
-         dim3(kThreads), staged_bytes, stream, args, workspace, group, scale);
+         dim3(kThreads), staged_bytes, stream, args,
+         States{workspace.attention, workspace.attention_done, workspace.max_chunks}, group, scale);
 }
 
 template <class Element>

@@ -124,6 +124,7 @@ __device__ inline RowScale quantise_row(const float* x, const float* gain, float
     const int i = t + j * kThreads;
     kept[j] = i < n ? measure(i) : 0.0f;
   }
+#pragma unroll 8
   for (int i = t + kKept * kThreads; i < n; i += kThreads) measure(i);
 
   // A value that is not finite travels as an infinite maximum.
@@ -152,6 +153,7 @@ __device__ inline RowScale quantise_row(const float* x, const float* gain, float
     const int i = t + j * kThreads;
     if (i < padded) write(i, kept[j]);
   }
+#pragma unroll 8
   for (int i = t + kKept * kThreads; i < padded; i += kThreads) {
     write(i, i >= n ? 0.0f : gain != nullptr ? x[i] * gain[i] : x[i]);
   }

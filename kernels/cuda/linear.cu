@@ -18,8 +18,11 @@ struct Input {
   int rows;
   int32_t* fault;
   int layer;
-  bool prequantised;
-  Workspace workspace;
+  // Quantised rows that quantise_kernel has made; null where each block quantises for itself.
+  int8_t* codes;     // [rows, padded_columns(cols)]
+  float* row_s;      // [rows]
+  float* row_r;      // [rows]
+  int32_t* row_sum;  // [rows]
 };
 
 __global__ void quantise_kernel(Input input) {
@@ -33,14 +36,14 @@ __global__ void quantise_kernel(Input input) {
       quantise_row(input.x + static_cast<size_t>(row) * static_cast<size_t>(input.cols), input.gain,
                    input.eps, input.cols, codes, scratch, input.fault, input.layer);
   const uint4* from = reinterpret_cast<const uint4*>(codes);
-  uint4* to = reinterpret_cast<uint4*>(input.workspace.codes + static_cast<size_t>(row) * stride);
+  uint4* to = reinterpret_cast<uint4*>(input.codes + static_cast<size_t>(row) * stride);
   for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(stride / 16); i += kThreads) {
     to[i] = from[i];
   }
   if (threadIdx.x == 0) {
-    input.workspace.row_s[row] = scale.s;
-    input.workspace.row_r[row] = scale.r;
-    input.workspace.row_sum[row] = scale.sum;
+    input.row_s[row] = scale.s;
+    input.row_r[row] = scale.r;
+    input.row_sum[row] = scale.sum;
   }
 }
 
@@ -51,19 +54,19 @@ __device__ void fetch_rows(const Input& input, int first, int8_t* codes, RowScal
   const int stride = padded_columns(input.cols);
   for (int t = 0; t < kTokens; ++t) {
     const int row = min(first + t, input.rows - 1);
-    if (!input.prequantised) {
+    if (input.codes == nullptr) {
       scale[t] = quantise_row(input.x + static_cast<size_t>(row) * static_cast<size_t>(input.cols),
                               input.gain, input.eps, input.cols, codes + t * stride, scratch,
                               input.fault, input.layer);
       continue;
     }
     const uint4* from = reinterpret_cast<const uint4*>(
-        input.workspace.codes + static_cast<size_t>(row) * static_cast<size_t>(stride));
+        input.codes + static_cast<size_t>(row) * static_cast<size_t>(stride));
     uint4* to = reinterpret_cast<uint4*>(codes + t * stride);
     for (int i = static_cast<int>(threadIdx.x); i < stride / 16; i += kThreads) to[i] = from[i];
-    scale[t].s = input.workspace.row_s[row];
-    scale[t].r = input.workspace.row_r[row];
-    scale[t].sum = input.workspace.row_sum[row];
+    scale[t].s = input.row_s[row];
+    scale[t].r = input.row_r[row];
+    scale[t].sum = input.row_sum[row];
   }
   __syncthreads();
 }
@@ -135,19 +138,22 @@ __global__ void project_kernel(Input input, TernaryMatrix w, float* x) {
   const int own_row = first_row + WeightRow<kLanes>::slot();
   const WeightRow<kLanes> weights(w, own_row < w.rows ? own_row : -1);
   wait_for_previous();
+  // A thread finishes at most one result; its residual is on the way while the product is made.
+  static_assert(kTokens * kSlots <= kThreads);
+  const int t = static_cast<int>(threadIdx.x);
+  const int token = first_token + t / kSlots;
+  const int row = first_row + t % kSlots;
+  const bool finishes = t < kTokens * kSlots && token < input.rows && row < w.rows;
+  float* place =
+      x + static_cast<size_t>(token) * static_cast<size_t>(w.rows) + static_cast<size_t>(row);
+  const float residual = finishes ? *place : 0.0f;
   fetch_rows<kTokens>(input, first_token, codes, scale, scratch);
   weights.multiply(codes, scale, results);
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kSlots; i += kThreads) {
-    const int token = first_token + i / kSlots;
-    const int row = first_row + i % kSlots;
-    if (token >= input.rows || row >= w.rows) continue;
-    float& residual =
-        x[static_cast<size_t>(token) * static_cast<size_t>(w.rows) + static_cast<size_t>(row)];
-    const float sum = residual + results[i / kSlots][i % kSlots];
-    residual = sum;
-    if (!isfinite(sum)) set_fault(input.fault, input.layer + 1);
-  }
+  if (!finishes) return;
+  const float sum = residual + results[t / kSlots][t % kSlots];
+  *place = sum;
+  if (!isfinite(sum)) set_fault(input.fault, input.layer + 1);
 }
 
 template <int kLanes, int kTokens>
@@ -248,44 +254,55 @@ __global__ void qkv_kernel(Input input, TernaryMatrix q, TernaryMatrix k, Ternar
   let_next_start();
   const WeightRow<kLanes> weights(w, own_pair < w.rows / 2 ? own_row : -1);
   wait_for_previous();
+  // A thread finishes at most one pair; where it goes and its angle are looked up on the way.
+  static_assert(kTokens * kPairs <= kThreads);
+  const int t = static_cast<int>(threadIdx.x);
+  const int token = first_token + t / kPairs;
+  const int pair = first_pair + t % kPairs;
+  const bool finishes = t < kTokens * kPairs && token < input.rows && pair < w.rows / 2;
+  const int head = pair / half;
+  const int d = pair % half;
+  int position = 0;
+  float cosine = 1.0f;
+  float sine = 0.0f;
+  size_t tile = 0;
+  if (finishes) {
+    position = ending.places.position[token];
+    if (which != 2) {
+      const size_t angle =
+          static_cast<size_t>(position) * static_cast<size_t>(half) + static_cast<size_t>(d);
+      cosine = ending.rope_cos[angle];
+      sine = ending.rope_sin[angle];
+    }
+    if (which != 0) {
+      tile = ending.kv.tile_offset(ending.places.sequence[token], position, head);
+    }
+  }
   fetch_rows<kTokens>(input, first_token, codes, scale, scratch);
   weights.multiply(codes, scale, results);
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kPairs; i += kThreads) {
-    const int token = first_token + i / kPairs;
-    const int pair = first_pair + i % kPairs;
-    if (token >= input.rows || pair >= w.rows / 2) continue;
-    const int head = pair / half;
-    const int d = pair % half;
-    const int position = ending.places.position[token];
-    float low = results[i / kPairs][i % kPairs];
-    float high = results[i / kPairs][i % kPairs + kPairs];
-    if (which != 2) {
-      const float cosine =
-          ending.rope_cos[static_cast<size_t>(position) * static_cast<size_t>(half) +
-                          static_cast<size_t>(d)];
-      const float sine = ending.rope_sin[static_cast<size_t>(position) * static_cast<size_t>(half) +
-                                         static_cast<size_t>(d)];
-      const float rotated = low * cosine - high * sine;
-      high = high * cosine + low * sine;
-      low = rotated;
-    }
-    if (which == 0) {
-      float* out = ending.q_out + static_cast<size_t>(token) * static_cast<size_t>(q.rows) +
-                   static_cast<size_t>(head * ending.kv.head_dim + d);
-      out[0] = low;
-      out[half] = high;
-      continue;
-    }
-    const size_t tile = ending.kv.tile_offset(ending.places.sequence[token], position, head);
-    const int dim = ending.kv.head_dim;
-    void* pool = which == 1 ? ending.kv.k : ending.kv.v;
-    const int low_at = which == 1 ? key_index(position, d, dim) : value_index(position, d, dim);
-    const int high_at =
-        which == 1 ? key_index(position, d + half, dim) : value_index(position, d + half, dim);
-    store_kv(pool, ending.kv.type, tile + static_cast<size_t>(low_at), low);
-    store_kv(pool, ending.kv.type, tile + static_cast<size_t>(high_at), high);
+  if (!finishes) return;
+  float low = results[t / kPairs][t % kPairs];
+  float high = results[t / kPairs][t % kPairs + kPairs];
+  if (which != 2) {
+    const float rotated = low * cosine - high * sine;
+    high = high * cosine + low * sine;
+    low = rotated;
   }
+  const int dim = ending.kv.head_dim;
+  if (which == 0) {
+    float* out = ending.q_out + static_cast<size_t>(token) * static_cast<size_t>(q.rows) +
+                 static_cast<size_t>(head * dim + d);
+    out[0] = low;
+    out[half] = high;
+    return;
+  }
+  void* pool = which == 1 ? ending.kv.k : ending.kv.v;
+  const int low_at = which == 1 ? key_index(position, d, dim) : value_index(position, d, dim);
+  const int high_at =
+      which == 1 ? key_index(position, d + half, dim) : value_index(position, d + half, dim);
+  store_kv(pool, ending.kv.type, tile + static_cast<size_t>(low_at), low);
+  store_kv(pool, ending.kv.type, tile + static_cast<size_t>(high_at), high);
 }
 
 // How a product is cut: lanes per output row and activation rows per block.
@@ -322,8 +339,12 @@ void dispatch(const Shape& shape, Launch launch) {
 
 Input prepare(const float* x, const float* gain, float eps, int cols, int rows, int32_t* fault,
               int layer, const Workspace& workspace, cudaStream_t stream) {
-  Input input{x, gain, eps, cols, rows, fault, layer, rows > kMaxInlineRows, workspace};
-  if (input.prequantised) {
+  Input input{x, gain, eps, cols, rows, fault, layer, nullptr, nullptr, nullptr, nullptr};
+  if (rows > kMaxInlineRows) {
+    input.codes = workspace.codes;
+    input.row_s = workspace.row_s;
+    input.row_r = workspace.row_r;
+    input.row_sum = workspace.row_sum;
     launch(quantise_kernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads),
            static_cast<size_t>(padded_columns(cols)), stream, input);
   }
