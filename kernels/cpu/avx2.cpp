@@ -66,19 +66,15 @@ inline float max_lane(F v) {
   return _mm_cvtss_f32(_mm_max_ss(m2, _mm_shuffle_ps(m2, m2, 1)));
 }
 
-// canonical_exp (kernels/canonical.h), operation by operation.
-inline F exp(F x) {
-  const F round = broadcast(12582912.0f);
-  const F shifted = fmadd(x, broadcast(1.44269504f), round);
-  const F n = sub(shifted, round);
-  F r = fmadd(n, broadcast(-0.693359375f), x);
-  r = fmadd(n, broadcast(2.12194440e-4f), r);
-  F p = broadcast(0.00138131424f);
-  p = fmadd(p, r, broadcast(0.00836941879f));
-  p = fmadd(p, r, broadcast(0.041668456f));
-  p = fmadd(p, r, broadcast(0.166665152f));
-  p = fmadd(p, r, broadcast(0.49999994f));
-  const F e = add(fmadd(mul(r, r), p, r), broadcast(1.0f));
+inline F if_greater(F x, float limit, F yes, F no) {
+  return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, broadcast(limit), _CMP_GT_OQ));
+}
+inline F if_less(F x, float limit, F yes, F no) {
+  return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, broadcast(limit), _CMP_LT_OQ));
+}
+
+// e * 2^(shifted - round), the difference taken of the bits, in two steps as canonical_exp does.
+inline F times_power_of_two(F e, F shifted, F round) {
   const __m256i exponent =
       _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_castps_si256(round));
   const __m256i half = _mm256_srai_epi32(exponent, 1);
@@ -86,11 +82,10 @@ inline F exp(F x) {
   const __m256i scale1 = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
   const __m256i scale2 =
       _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(exponent, half), bias), 23);
-  F y = mul(mul(e, _mm256_castsi256_ps(scale1)), _mm256_castsi256_ps(scale2));
-  y = _mm256_blendv_ps(y, broadcast(__builtin_inff()),
-                       _mm256_cmp_ps(x, broadcast(88.72f), _CMP_GT_OQ));
-  return _mm256_blendv_ps(y, zero(), _mm256_cmp_ps(x, broadcast(-87.3f), _CMP_LT_OQ));
+  return mul(mul(e, _mm256_castsi256_ps(scale1)), _mm256_castsi256_ps(scale2));
 }
+
+#include "kernels/cpu/simd_exp.inc"
 
 // ---- Ternary product ------------------------------------------------------------------------
 

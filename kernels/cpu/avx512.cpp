@@ -59,19 +59,15 @@ inline float fold_lanes(F v) {
 }
 inline float max_lane(F v) { return _mm512_reduce_max_ps(v); }
 
-// canonical_exp (kernels/canonical.h), operation by operation.
-inline F exp(F x) {
-  const F round = broadcast(12582912.0f);
-  const F shifted = fmadd(x, broadcast(1.44269504f), round);
-  const F n = sub(shifted, round);
-  F r = fmadd(n, broadcast(-0.693359375f), x);
-  r = fmadd(n, broadcast(2.12194440e-4f), r);
-  F p = broadcast(0.00138131424f);
-  p = fmadd(p, r, broadcast(0.00836941879f));
-  p = fmadd(p, r, broadcast(0.041668456f));
-  p = fmadd(p, r, broadcast(0.166665152f));
-  p = fmadd(p, r, broadcast(0.49999994f));
-  const F e = add(fmadd(mul(r, r), p, r), broadcast(1.0f));
+inline F if_greater(F x, float limit, F yes, F no) {
+  return _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(x, broadcast(limit), _CMP_GT_OQ), yes);
+}
+inline F if_less(F x, float limit, F yes, F no) {
+  return _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(x, broadcast(limit), _CMP_LT_OQ), yes);
+}
+
+// e * 2^(shifted - round), the difference taken of the bits, in two steps as canonical_exp does.
+inline F times_power_of_two(F e, F shifted, F round) {
   const __m512i exponent =
       _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_castps_si512(round));
   const __m512i half = _mm512_srai_epi32(exponent, 1);
@@ -79,11 +75,10 @@ inline F exp(F x) {
   const __m512i scale1 = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
   const __m512i scale2 =
       _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(exponent, half), bias), 23);
-  F y = mul(mul(e, _mm512_castsi512_ps(scale1)), _mm512_castsi512_ps(scale2));
-  y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, broadcast(88.72f), _CMP_GT_OQ),
-                         broadcast(__builtin_inff()));
-  return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, broadcast(-87.3f), _CMP_LT_OQ), zero());
+  return mul(mul(e, _mm512_castsi512_ps(scale1)), _mm512_castsi512_ps(scale2));
 }
+
+#include "kernels/cpu/simd_exp.inc"
 
 // ---- Ternary product ------------------------------------------------------------------------
 

@@ -141,25 +141,7 @@ TEST_CASE("qkv and attention give the bits of ref") {
                                shape.kv_heads, shape.head_dim, type);
       std::vector<CacheData> caches(pools.size(), expected_cache.reordered_for_cpu());
 
-      // Sequence 0: prefill across chunk borders; 1: up to a border; 2: one token; then a decode
-      // step of all three, in another order, with sequence 0 giving two rows.
-      struct Pass {
-        std::vector<int32_t> sequence, position;
-      };
-      std::vector<Pass> passes(4);
-      for (int p = 0; p < 130; ++p) {
-        passes[p < 70 ? 0u : 1u].sequence.push_back(0);
-        passes[p < 70 ? 0u : 1u].position.push_back(p);
-      }
-      for (int p = 0; p < 64; ++p) {
-        passes[2].sequence.push_back(1);
-        passes[2].position.push_back(p);
-      }
-      passes[2].sequence.push_back(2);
-      passes[2].position.push_back(0);
-      passes[3] = {{2, 0, 0, 1}, {1, 130, 131, 64}};
-
-      for (const Pass& pass : passes) {
+      for (const Pass& pass : attention_passes()) {
         const int rows = static_cast<int>(pass.sequence.size());
         const RowPlaces places{pass.sequence.data(), pass.position.data()};
         const std::vector<float> x = activation_rows(random, rows, dim);

@@ -197,23 +197,7 @@ TEST_CASE("CUDA qkv and attention give the bits of ref", "[gpu]") {
       device_cache.block_table = table.data();
       const int chunks = cache.cache.blocks_per_sequence * cache.cache.block_size / kAttentionChunk;
 
-      struct Pass {
-        std::vector<int32_t> sequence, position;
-      };
-      std::vector<Pass> passes(4);
-      for (int p = 0; p < 130; ++p) {
-        passes[p < 70 ? 0u : 1u].sequence.push_back(0);
-        passes[p < 70 ? 0u : 1u].position.push_back(p);
-      }
-      for (int p = 0; p < 64; ++p) {
-        passes[2].sequence.push_back(1);
-        passes[2].position.push_back(p);
-      }
-      passes[2].sequence.push_back(2);
-      passes[2].position.push_back(0);
-      passes[3] = {{2, 0, 0, 1}, {1, 130, 131, 64}};
-
-      for (const Pass& pass : passes) {
+      for (const Pass& pass : attention_passes()) {
         const int rows = static_cast<int>(pass.sequence.size());
         INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim
                       << ", rows " << rows);

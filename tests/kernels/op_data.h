@@ -194,6 +194,29 @@ struct CacheData {
   }
 };
 
+// One pass of an attention test: the place of each row.
+struct Pass {
+  std::vector<int32_t> sequence, position;
+};
+
+// Sequence 0: prefill across chunk borders in two passes; 1: up to a border, with 2: one token;
+// then a decode step of all three, in another order, with sequence 0 giving two rows.
+inline std::vector<Pass> attention_passes() {
+  std::vector<Pass> passes(4);
+  for (int p = 0; p < 130; ++p) {
+    passes[p < 70 ? 0u : 1u].sequence.push_back(0);
+    passes[p < 70 ? 0u : 1u].position.push_back(p);
+  }
+  for (int p = 0; p < 64; ++p) {
+    passes[2].sequence.push_back(1);
+    passes[2].position.push_back(p);
+  }
+  passes[2].sequence.push_back(2);
+  passes[2].position.push_back(0);
+  passes[3] = {{2, 0, 0, 1}, {1, 130, 131, 64}};
+  return passes;
+}
+
 // cos and sin as the engine makes them, for positions 0 .. positions - 1.
 struct RopeData {
   std::vector<float> cosine, sine;
