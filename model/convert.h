@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/progress.h"
@@ -19,6 +20,10 @@ namespace edgellm {
 struct ConvertOptions {
   // Keys of config.json that edgellm does not know and the user declares harmless.
   std::vector<std::string> ignore_keys;
+  // Called with the text and the path of the folder's tokenizer.json, if there is one, before
+  // anything is written; throws Error where it could not be used. The folder `model` knows no
+  // tokenizers. Empty: any text will do.
+  std::function<void(std::string_view json, const std::string& path)> check_tokenizer;
   // Called with the path of the finished but unnamed file to make its golden; the folder `model`
   // cannot run a model itself. At most 64 ids, prompt and answer together (room is reserved for
   // them in the metadata). Empty: the file gets no golden.

@@ -91,12 +91,13 @@ struct ArchitectureDefaults {
   Activation act;
   float norm_eps;
   double rope_theta;
+  int kv_heads;            // 0: as many as heads
   bool must_be_quantised;  // without a quantization_config it is a model of ordinary weights
 };
 constexpr std::array<ArchitectureDefaults, 3> kArchitectures = {{
-    {"BitNetForCausalLM", true, Activation::kRelu2, 1e-5f, 500000.0, false},
-    {"BitnetForCausalLM", true, Activation::kSilu, 1e-6f, 10000.0, false},  // 1bitLLM's own code
-    {"LlamaForCausalLM", false, Activation::kSilu, 1e-6f, 10000.0, true},
+    {"BitNetForCausalLM", true, Activation::kRelu2, 1e-5f, 500000.0, 5, false},
+    {"BitnetForCausalLM", true, Activation::kSilu, 1e-6f, 10000.0, 0, false},  // 1bitLLM's own code
+    {"LlamaForCausalLM", false, Activation::kSilu, 1e-6f, 10000.0, 0, true},
 }};
 
 class ConfigReader {
@@ -165,7 +166,13 @@ void ConfigReader::read_sizes(const ArchitectureDefaults& defaults) {
   model.vocab = size("vocab_size");
   model.max_context =
       look(fields_, "max_position_embeddings") ? size("max_position_embeddings") : 2048;
-  model.kv_heads = look(fields_, "num_key_value_heads") ? size("num_key_value_heads") : model.heads;
+  if (look(fields_, "num_key_value_heads")) {
+    model.kv_heads = size("num_key_value_heads");
+  } else {
+    // A null means as many as heads everywhere; only where the key is absent is there a default.
+    const bool is_null = fields_.json().contains("num_key_value_heads");
+    model.kv_heads = is_null || defaults.kv_heads == 0 ? model.heads : defaults.kv_heads;
+  }
   if (look(fields_, "head_dim")) {
     model.head_dim = size("head_dim");
   } else if (model.dim % model.heads == 0) {

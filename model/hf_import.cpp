@@ -518,6 +518,10 @@ void Importer::compare_head(const CheckpointTensor& head, const CheckpointTensor
 }
 
 void Importer::run() {
+  if (tokenizer_.info.present && options_.check_tokenizer) {
+    options_.check_tokenizer(tokenizer_.tokenizer_json,
+                             folder_ + "/" + std::string(kTokenizerJson));
+  }
   find_tensors();
   for (const InputFile& file : checkpoint_.files()) total_ += 2 * file.size();
   for (const std::string& name : source_text_files(folder_)) {

@@ -38,6 +38,7 @@ class TokenizerReader {
   // An empty object where the folder has no such file.
   Json read_json(const std::string& name) const;
   void read_tokenizer_json();
+  void refuse_sentencepiece() const;
   void read_added_tokens(const Json& tokenizer_config);
   std::optional<int64_t> id_of(const std::string& token) const;
   void add_stop_ids(const Json& json, const std::string& file);
@@ -61,9 +62,23 @@ Json TokenizerReader::read_json(const std::string& name) const {
   return parse_json_object(read_text_file(path, kMaxSmallFileBytes), path, "");
 }
 
+// Without this a model whose only tokenizer is one that we cannot read would become a file that
+// takes no text, and nobody would know why.
+void TokenizerReader::refuse_sentencepiece() const {
+  const std::string path = folder_ + "/tokenizer.model";
+  if (!path_exists(path)) return;
+  throw Error(ExitCode::kUnsupported,
+              printable_path(path) +
+                  ": SentencePiece tokenizers are not supported yet; put a tokenizer.json with a "
+                  "byte-level BPE beside it, or move it away for a file that takes ids only");
+}
+
 void TokenizerReader::read_tokenizer_json() {
   const std::string path = folder_ + "/tokenizer.json";
-  if (!path_exists(path)) return;
+  if (!path_exists(path)) {
+    refuse_sentencepiece();
+    return;
+  }
   result_.tokenizer_json = read_text_file(path, kMaxTokenizerBytes);
   if (result_.tokenizer_json.empty()) fail_file(path, "is empty");
   // Merges are the larger half of the file, and only the tokenizer itself needs them.

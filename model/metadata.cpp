@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <functional>
 #include <unordered_set>
 
@@ -24,16 +23,6 @@ constexpr std::array<std::string_view, 0> kKnownFeatures = {};
 constexpr char kActivationQuant[] = "int8_row";
 constexpr int64_t kMaxInt = INT32_MAX;
 
-// The shortest decimal that is this float again: 1e-05, not 9.999999747378752e-06.
-double shortest(float value) {
-  std::array<char, 32> text{};
-  const auto [end, status] = std::to_chars(text.data(), text.data() + text.size(), value);
-  require(status == std::errc(), "a float is at most 32 characters");
-  double result = 0;
-  std::from_chars(text.data(), end, result);
-  return result;
-}
-
 OrderedJson architecture_json(const ModelConfig& config) {
   OrderedJson json;
   json["name"] = config.architecture;
@@ -50,7 +39,7 @@ OrderedJson architecture_json(const ModelConfig& config) {
   json["ffn_sub_norm"] = config.ffn_sub_norm;
   json["qk_norm"] = false;
   json["tied_head"] = config.tied_head;
-  json["norm_eps"] = shortest(config.norm_eps);
+  json["norm_eps"] = shortest_decimal(config.norm_eps);
   json["rope_theta"] = config.rope_theta;
   if (config.rope_scaling) {
     json["rope_scaling"] = {{"type", "llama3"},

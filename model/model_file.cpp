@@ -65,8 +65,9 @@ std::string foreign_format(std::string_view start) {
            "copy it again as binary";
   }
   if (start.substr(0, 4) == "TMAC" || start.substr(0, 4) == std::string_view("TM2\0", 4)) {
-    return "is an older .tmac2 file; type: edgellm convert OLD --tokenizer tokenizer.json -o "
-           "NEW.tmac2";
+    return "is an older .tmac2 file, which cannot be read or converted by this version; convert "
+           "the "
+           "original Hugging Face folder: edgellm convert FOLDER -o OUT.tmac2";
   }
   if (start.substr(0, 4) == "GGUF") {
     return std::string("is a GGUF file, expected a .tmac2 file") + kConvertHint;

@@ -261,7 +261,7 @@ void write_synth(const SynthOptions& options, const std::string& output) {
   const bool is_named = std::find(names.begin(), names.end(), options.shape) != names.end();
   metadata.provenance.source = "synth " + (is_named ? options.shape : config.architecture) +
                                ", seed " + std::to_string(options.seed);
-  metadata.provenance.converter_version = EDGELLM_VERSION;
+  // No converter_version: the next version must give the same bytes.
   metadata.provenance.random = true;
 
   const std::vector<SectionPlan> plan = plan_sections(config, DType::kBF16, DType::kBF16, 0);

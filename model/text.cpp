@@ -1,6 +1,9 @@
 #include "model/text.h"
 
+#include <array>
 #include <charconv>
+
+#include "base/error.h"
 
 namespace edgellm::model_io {
 namespace {
@@ -79,6 +82,15 @@ std::optional<uint64_t> parse_hex64(std::string_view text) {
   const auto [stop, status] = std::from_chars(text.data(), end, value, 16);
   if (status != std::errc() || stop != end) return std::nullopt;
   return value;
+}
+
+double shortest_decimal(float value) {
+  std::array<char, 32> text{};
+  const auto [end, status] = std::to_chars(text.data(), text.data() + text.size(), value);
+  require(status == std::errc(), "a float is at most 32 characters");
+  double result = 0;
+  std::from_chars(text.data(), end, result);
+  return result;
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {

@@ -20,6 +20,9 @@ std::string printable_path(std::string_view path);
 std::string hex64(uint64_t value);  // 16 lower-case digits
 std::optional<uint64_t> parse_hex64(std::string_view text);
 
+// The number with the shortest decimal that is this float again: 1e-05, not 9.999999747378752e-06.
+double shortest_decimal(float value);
+
 std::string shape_text(const std::vector<int64_t>& shape);  // "[2560, 640]"
 std::string join(const std::vector<std::string>& items, std::string_view separator);
 

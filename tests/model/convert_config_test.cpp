@@ -71,11 +71,20 @@ TEST_CASE("config: sizes, and what is assumed where the file is silent") {
   CHECK_FALSE(llama.tied_head);
   CHECK_FALSE(llama.attn_sub_norm);
   config["architectures"] = {"BitNetForCausalLM"};
+  config["num_key_value_heads"] = nullptr;
   const ModelConfig bitnet = read(config).model;
+  CHECK(bitnet.kv_heads == 2);
   CHECK(bitnet.norm_eps == 1e-5f);
   CHECK(bitnet.rope_theta == 500000.0);
   CHECK(bitnet.act == Activation::kRelu2);
   CHECK(bitnet.attn_sub_norm);
+  // BitNetConfig alone has a number where the key is absent.
+  config.erase("num_key_value_heads");
+  config["num_attention_heads"] = 10;
+  config["head_dim"] = 8;
+  CHECK(read(config).model.kv_heads == 5);
+  config["architectures"] = {"BitnetForCausalLM"};
+  CHECK(read(config).model.kv_heads == 10);
   for (const char* key : {"num_hidden_layers", "hidden_size", "intermediate_size",
                           "num_attention_heads", "vocab_size", "architectures"}) {
     refused(kModelFile, {key}, [&](Json& c) { c.erase(key); });

@@ -351,6 +351,33 @@ TEST_CASE("convert: licence and hashes of the source are kept") {
   CHECK(convert(hf, other).provenance().licence.size() == 65536);
 }
 
+TEST_CASE("convert: a tokenizer that cannot be used is refused before anything is written") {
+  HfFolder hf = tiny_bitnet();
+  hf.files["tokenizer.json"] = R"({"model": {"vocab": {"a": 0}}})";
+  ConvertOptions options;
+  bool writes = false;
+  options.progress = [&](std::string_view, uint64_t, uint64_t) { writes = true; };
+  options.check_tokenizer = [&](std::string_view json, const std::string& path) {
+    CHECK(json == hf.files["tokenizer.json"]);
+    CHECK(path.ends_with("/hf/tokenizer.json"));
+    throw Error(kUnsupported, path + ": no such tokenizer");
+  };
+  expect_refused(hf, kUnsupported, {"/hf/tokenizer.json: no such tokenizer"}, options);
+  CHECK_FALSE(writes);
+  hf.files.clear();
+  const TempFolder temp;
+  CHECK_FALSE(convert(hf, temp, options).tokenizer().present);  // nothing to check
+}
+
+TEST_CASE("convert: a SentencePiece tokenizer alone is refused") {
+  HfFolder hf = tiny_bitnet();
+  hf.files["tokenizer.model"] = "\n\x0e\n\x05<unk>";
+  expect_refused(hf, kUnsupported, {"/hf/tokenizer.model", "SentencePiece", "tokenizer.json"});
+  hf.files["tokenizer.json"] = R"({"model": {"vocab": {"a": 0}}})";
+  const TempFolder temp;
+  CHECK(convert(hf, temp).tokenizer().present);  // the other one does
+}
+
 TEST_CASE("convert: progress ends at the total") {
   const TempFolder temp;
   ConvertOptions options;
