@@ -12,6 +12,7 @@
 #include "apps/text_format.h"
 #include "apps/timings.h"
 #include "base/error.h"
+#include "tokenizer/tokenizer.h"
 
 namespace edgellm {
 namespace {
@@ -38,7 +39,7 @@ void require_folder(const std::string& source) {
   } else if (head.starts_with("GGUF")) {
     what = "a GGUF file, which cannot be converted";
   } else if (head.starts_with("TMAC") || head.starts_with("TM2")) {
-    what = "a .tmac2 file of an older kind, which cannot be converted";
+    what = "an older .tmac2 file, which cannot be read or converted by this version";
   } else if (source.ends_with(".safetensors") || source.ends_with(".json")) {
     what = "one file of a model; name the folder it lies in";
   }
@@ -55,6 +56,9 @@ int convert(const Flags& flags) {
     ProgressLine progress;
     ConvertOptions options;
     options.ignore_keys = flags.ignore_keys;
+    options.check_tokenizer = [](std::string_view json, const std::string& path) {
+      Tokenizer::from_json(json, path);
+    };
     options.make_golden = make_golden;
     options.progress = progress.callback();
     convert_hf(flags.source, flags.output, options);
@@ -63,6 +67,10 @@ int convert(const Flags& flags) {
   print_note("wrote " + flags.output + ": " + human_count(model.parameter_count()) +
              " parameters, " + human_bytes(model.file_bytes()) + ", " +
              fixed(static_cast<double>(total.elapsed_ns()) / 1e9, 1) + " s");
+  if (!model.tokenizer().present) {
+    print_note(flags.source + " has no tokenizer.json, so " + flags.output +
+               " takes ids only (--ids-file)");
+  }
   return 0;
 }
 

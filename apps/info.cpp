@@ -69,6 +69,8 @@ Json parsed_or_text(const std::string& json) {
   return parsed.is_discarded() ? Json(json) : parsed;
 }
 
+Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
 Json rope_json(const ModelConfig& config) {
   Json rope = {{"theta", config.rope_theta}, {"scaling", nullptr}};
   if (const auto& scaling = config.rope_scaling) {
@@ -87,7 +89,7 @@ Json tokenizer_json(const ModelFile& model) {
   return {{"bos", info.bos ? Json(*info.bos) : Json(nullptr)},
           {"add_bos", info.add_bos},
           {"stop_ids", info.stop_ids},
-          {"chat_template", info.chat_template.empty() ? Json(nullptr) : Json(info.chat_template)}};
+          {"chat_template", text_or_null(info.chat_template)}};
 }
 
 Json golden_json(const ModelFile& model) {
@@ -132,7 +134,7 @@ void print_as_json(const ModelFile& model, bool with_sections) {
                  {"attn_sub_norm", config.attn_sub_norm},
                  {"ffn_sub_norm", config.ffn_sub_norm},
                  {"tied_head", config.tied_head},
-                 {"norm_eps", config.norm_eps},
+                 {"norm_eps", model_io::shortest_decimal(config.norm_eps)},
                  {"rope", rope_json(config)}}},
                {"bytes_by_kind",
                 {{"ternary", bytes.ternary},
@@ -150,8 +152,8 @@ void print_as_json(const ModelFile& model, bool with_sections) {
                {"provenance",
                 {{"source", provenance.source},
                  {"random", provenance.random},
-                 {"converter_version", provenance.converter_version},
-                 {"licence", provenance.licence.empty() ? Json(nullptr) : Json(provenance.licence)},
+                 {"converter_version", text_or_null(provenance.converter_version)},
+                 {"licence", text_or_null(provenance.licence)},
                  {"source_files", parsed_or_text(provenance.source_files_json)}}},
                {"golden", golden_json(model)}};
   if (with_sections) json["sections"] = sections_json(model);
@@ -228,14 +230,21 @@ void tokenizer_rows(const ModelFile& model, Table& table) {
   table.row("sampling", info.sampling_json);
 }
 
+// Licences are pages of text; their first line says which it is.
+std::string licence_line(const std::string& text) {
+  if (text.empty()) return "not known";
+  const std::string first = text.substr(0, text.find('\n'));
+  return first.size() == text.size() ? text : first + " ... (info --json has the whole text)";
+}
+
 void provenance_rows(const ModelFile& model, Table& table) {
   const Provenance& provenance = model.provenance();
   table.row("source", provenance.source);
   if (provenance.random) {
     table.row("weights", "RANDOM NUMBERS (edgellm synth): good for measuring, not for text");
   }
-  table.row("converter", provenance.converter_version);
-  table.row("licence", provenance.licence.empty() ? "not known" : provenance.licence);
+  if (!provenance.converter_version.empty()) table.row("converter", provenance.converter_version);
+  table.row("licence", licence_line(provenance.licence));
   table.row("golden", model.golden() ? std::to_string(model.golden()->greedy_ids.size()) +
                                            " greedy ids after " +
                                            std::to_string(model.golden()->prompt_ids.size())

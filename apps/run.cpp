@@ -203,6 +203,7 @@ void check_flags(const Flags& flags) {
   }
   for (const std::string& stop : flags.stop) {
     if (stop.empty()) throw Error(ExitCode::kUsage, "--stop needs a text that is not empty");
+    require_utf8({stop, "--stop"});
   }
 }
 

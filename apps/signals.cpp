@@ -10,8 +10,11 @@ namespace {
 volatile std::sig_atomic_t g_signal = 0;
 
 void remember(int signal) {
-  if (g_signal != 0) _exit(128 + signal);
-  g_signal = signal;
+  if (g_signal == 0) {
+    g_signal = signal;
+  } else if (signal != SIGHUP) {
+    _exit(128 + signal);
+  }
 }
 
 }  // namespace
@@ -23,7 +26,11 @@ void install_signal_handlers() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  struct sigaction inherited = {};
+  sigaction(SIGHUP, nullptr, &inherited);
+  if (inherited.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 int received_signal() { return g_signal; }

@@ -1,8 +1,10 @@
 // Ctrl-C and its relatives, turned into something the program can ask about.
 //
-// SIGINT and SIGTERM are remembered; long work polls and ends in good order (the current token is
-// finished, temporary files are removed). A second signal ends the process at once. SIGPIPE is
-// ignored: a closed pipe is seen as EPIPE where it is written to.
+// SIGINT, SIGTERM and SIGHUP are remembered; long work polls and ends in good order (the current
+// token is finished, temporary files are removed). A second signal ends the process at once; but
+// not a second SIGHUP, for a terminal that closes sends several. A SIGHUP that was ignored before
+// (nohup) stays so. SIGPIPE and SIGXFSZ are ignored: a closed pipe is seen as EPIPE, a file beyond
+// `ulimit -f` as EFBIG where it is written to.
 #pragma once
 
 namespace edgellm {
@@ -14,7 +16,7 @@ struct Interrupted {
 
 void install_signal_handlers();
 
-// SIGINT or SIGTERM once one has come, else 0.
+// The first of those signals once one has come, else 0.
 int received_signal();
 
 void throw_if_interrupted();

@@ -3,7 +3,7 @@
 # compute-sanitizer's memcheck and racecheck. Prints a short table; logs go to the folder given
 # (default build/gpu_check). Needs a build of the preset `release` (make build, or cmake --preset).
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 build=build/release
 logs=${1:-build/gpu_check}
 mkdir -p "$logs"

@@ -1,8 +1,10 @@
 // The commands other than run.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <optional>
 
 #include "model/hash.h"
+#include "model/model_file.h"
 #include "model/text.h"
 #include "tests/apps/program.h"
 #include "tests/support/fixtures.h"
@@ -64,11 +66,11 @@ TEST_CASE("tokenize prints ids") {
 }
 
 TEST_CASE("tokenize takes a tokenizer.json as well") {
-  const auto path = fixtures() / "demo-model" / "tokenizer.json";
-  if (!std::filesystem::exists(path)) return skip(path.string() + ": no such file");
+  const TempDir folder;
+  const ModelFile model = ModelFile::open(demo_model());
+  const std::string path = write_file(folder, "tok.json", std::string(model.tokenizer_json()));
   const std::string text = "There was a 12 year old na\u00efve king.\n";
-  CHECK(run_well({"tokenize", path.string(), text}).out ==
-        run_well({"tokenize", demo_model(), text}).out);
+  CHECK(run_well({"tokenize", path, text}).out == run_well({"tokenize", demo_model(), text}).out);
 }
 
 TEST_CASE("info shows the file without reading its weights") {
@@ -76,12 +78,15 @@ TEST_CASE("info shows the file without reading its weights") {
   CHECK(text.out.find("BitNetForCausalLM") != std::string::npos);
   CHECK(text.out.find("4094 <|end_of_text|>, 4095 <|eot_id|>") != std::string::npos);
   CHECK(text.out.find("RANDOM") == std::string::npos);
+  CHECK(text.out.find("licence           MIT License ...") != std::string::npos);
   CHECK(text.err.empty());
 
   const auto json = json_of(run_well({"info", demo_model(), "--json", "--sections"}));
   CHECK(json["schema"] == "edgellm.info/1");
   CHECK(json["architecture"]["dim"] == 384);
   CHECK(json["architecture"]["act"] == "relu2");
+  CHECK(json["architecture"]["norm_eps"].dump() == "1e-05");
+  CHECK(json["provenance"]["licence"].get<std::string>().starts_with("MIT License\n"));
   CHECK(json["tokenizer"]["stop_ids"] == std::vector<int>{4094, 4095});
   CHECK(json["tokenizer"]["chat_template"].get<std::string>().find("<|eot_id|>") !=
         std::string::npos);
@@ -274,15 +279,39 @@ TEST_CASE("devices lists the CPU, and GPUs or the reason for none") {
   CHECK(run_well({"devices"}).out.starts_with("cpu "));
 }
 
+// The model folder of the fixtures that a model was made from, by the hashes in its provenance.
+std::optional<std::filesystem::path> source_folder(const nlohmann::json& provenance) {
+  const auto is_source = [&](const std::filesystem::path& folder) {
+    for (const auto& [name, hash] : provenance["source_files"].items()) {
+      if (!std::filesystem::exists(folder / name)) return false;
+      const std::string bytes = read_file((folder / name).string());
+      const uint64_t xxh3 = model_io::xxh3(bytes.data(), bytes.size());
+      if (hash != "xxh3:" + model_io::hex64(xxh3)) return false;
+    }
+    return true;
+  };
+  const auto found =
+      fixtures_where([&](const auto& path) { return is_model_folder(path) && is_source(path); });
+  return found.empty() ? std::nullopt : std::optional(found.front());
+}
+
 TEST_CASE("the committed demo model is what convert makes") {
-  const auto source = fixtures() / "demo-model";
-  if (!std::filesystem::exists(source)) return skip(source.string() + ": no such folder");
+  const auto provenance = json_of(run_well({"info", demo_model(), "--json"}))["provenance"];
+  const auto fixture = source_folder(provenance);
+  if (!fixture) return skip("the demo model's source is not below " + fixtures().string());
+  // The same files and this repository's licence in a folder of the same name.
   const TempDir folder;
+  const auto source = folder.path() / provenance["source"].get<std::string>();
+  std::filesystem::create_directory(source);
+  for (const auto& [name, hash] : provenance["source_files"].items()) {
+    std::filesystem::create_symlink(std::filesystem::absolute(*fixture / name), source / name);
+  }
+  std::filesystem::copy(EDGELLM_SOURCE_DIR "/LICENSE", source / "LICENSE");
   const std::string out = folder.file("demo.tmac2");
   const Result result = run_well({"convert", source.string(), "-o", out});
   CHECK(result.out.empty());
   CHECK(result.err.find("wrote " + out + ": 17.3 M parameters") != std::string::npos);
-  CHECK(names_in(folder) == std::vector<std::string>{"demo.tmac2"});
+  CHECK(names_in(folder) == std::vector<std::string>{"demo-model", "demo.tmac2"});
   CHECK((read_file(out) == read_file(demo_model())));
   run_well({"verify", out});
 }

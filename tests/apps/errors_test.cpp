@@ -1,8 +1,11 @@
 // What goes wrong, and with which exit code: always one line, never a crash.
+#include <sys/resource.h>
+
 #include <catch2/catch.hpp>
 #include <fstream>
 
 #include "tests/apps/program.h"
+#include "tests/support/fixtures.h"
 
 namespace edgellm::test {
 namespace {
@@ -44,6 +47,8 @@ TEST_CASE("wrong command lines exit with 2") {
   check_run_refused({"-p", "x", "--device", "gpu"}, 2, "unknown device gpu");
   check_run_refused({"-p", "x", "--device", "cuda:x"}, 2, "unknown device cuda:x");
   check_run_refused({"-p", "x", "--stop", ""}, 2, "--stop");
+  check_run_refused({"-p", "x", "--stop", "ok", "--stop", "a\xff"}, 2,
+                    "--stop is not UTF-8 at byte 1; convert it first");
   check_run_refused({"-f", "/nowhere/x"}, 2, "cannot read /nowhere/x");
   check_run_refused({"-f", "/tmp"}, 2, "cannot read /tmp");
 }
@@ -170,6 +175,65 @@ TEST_CASE("convert says what it was given instead of a folder") {
   refused(write_file(folder, "m.safetensors", "x"), 4, "name the folder");
   refused(folder.path().string(), 3, "config.json");
   CHECK(!std::filesystem::exists(out));
+}
+
+// A model folder of the fixtures; its tokenizer files stay behind.
+std::string copy_model(const TempDir& folder) {
+  const auto models = fixtures_where(is_model_folder);
+  REQUIRE(!models.empty());
+  const auto copy = folder.path() / "hf";
+  std::filesystem::create_directory(copy);
+  for (const auto& entry : std::filesystem::directory_iterator(models.front())) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("tokenizer")) continue;
+    std::filesystem::create_symlink(std::filesystem::absolute(entry.path()), copy / name);
+  }
+  return copy.string();
+}
+
+TEST_CASE("convert looks at the tokenizer first") {
+  const TempDir folder;
+  const std::string source = copy_model(folder);
+  const std::string out = folder.file("out.tmac2");
+  write_file(folder, "hf/tokenizer.model", "x");
+  check_refused(run({"convert", source, "-o", out}), 4, "/hf/tokenizer.model: SentencePiece");
+  write_file(folder, "hf/tokenizer.json", R"({"model": {"type": "Unigram", "vocab": []}})");
+  check_refused(run({"convert", source, "-o", out}), 4, "/hf/tokenizer.json");
+  CHECK(names_in(folder) == std::vector<std::string>{"hf"});
+
+  for (const char* name : {"hf/tokenizer.model", "hf/tokenizer.json"}) {
+    std::filesystem::remove(folder.file(name));
+  }
+  const Result result = run({"convert", source, "-o", out});
+  CHECK(result.exit_code == 0);
+  CHECK(result.err.find("has no tokenizer.json, so " + out + " takes ids only") !=
+        std::string::npos);
+}
+
+// Runs the program under `ulimit -f`.
+Result run_with_file_limit(const std::vector<std::string>& args, rlim_t n_bytes) {
+  rlimit old = {};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
+  const rlimit limited = {.rlim_cur = n_bytes, .rlim_max = old.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &limited) == 0);
+  Program program(args, {});
+  setrlimit(RLIMIT_FSIZE, &old);
+  return program.wait();
+}
+
+TEST_CASE("a file beyond ulimit -f is an error and leaves nothing behind") {
+  const TempDir folder;
+  const std::string source = copy_model(folder);
+  const std::string ids = write_file(folder, "ids.json", "[1, 2]");
+  const std::string out = folder.file("out");
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"convert", source},
+                                                  {"synth", "smollm-135m", "--layers", "1"},
+                                                  {"logits", demo_model(), "--ids-file", ids}}) {
+    std::vector<std::string> args = command;
+    args.insert(args.end(), {"-o", out});
+    check_refused(run_with_file_limit(args, 4096), 1, "File too large");
+    CHECK(names_in(folder) == std::vector<std::string>{"hf", "ids.json"});
+  }
 }
 
 TEST_CASE("errors are JSON too where JSON was asked for") {

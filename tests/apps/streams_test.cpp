@@ -1,8 +1,11 @@
 // Pipes, terminals, signals: what a script and a person at a keyboard rely on.
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 
+#include "apps/signals.h"
 #include "tests/apps/program.h"
 #include "tests/support/skip.h"
 
@@ -63,7 +66,8 @@ TEST_CASE("a full disk is an error") {
 }
 
 TEST_CASE("an interrupt ends a run in good order") {
-  const auto [signal, code] = GENERATE(std::pair{SIGINT, 130}, std::pair{SIGTERM, 143});
+  const auto [signal, code] =
+      GENERATE(std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}, std::pair{SIGHUP, 129});
   Program program(long_run(), {});
   program.read_output(10);
   program.send_signal(signal);
@@ -71,6 +75,43 @@ TEST_CASE("an interrupt ends a run in good order") {
   CHECK(result.exit_code == code);
   CHECK(result.err.starts_with("total duration:"));
   CHECK(result.out.back() == '\n');
+}
+
+TEST_CASE("an interrupted file is removed") {
+  const auto [signal, code] =
+      GENERATE(std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}, std::pair{SIGHUP, 129});
+  const TempDir folder;
+  // Half a gigabyte, were it not interrupted when the first byte is there.
+  Program program({"synth", "smollm-135m", "--vocab", "400000", "-o", folder.file("x")}, {});
+  for (int i = 0; i < 10'000 && names_in(folder).empty(); ++i) usleep(1000);
+  REQUIRE(names_in(folder).size() == 1);
+  program.send_signal(signal);
+  CHECK(program.wait().exit_code == code);
+  CHECK(names_in(folder).empty());
+}
+
+TEST_CASE("a second SIGTERM ends the program at once, a second SIGHUP does not") {
+  const auto [second, code] = GENERATE(std::pair{SIGTERM, 143}, std::pair{SIGHUP, 42});
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    install_signal_handlers();
+    raise(SIGHUP);
+    raise(second);
+    _exit(received_signal() == SIGHUP ? 42 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == code));
+}
+
+TEST_CASE("a SIGHUP that nohup switched off stays so") {
+  signal(SIGHUP, SIG_IGN);  // the program inherits it
+  Program program({"run", demo_model(), "-p", "Once upon a time", "-n", "200", "--ignore-eos"}, {});
+  signal(SIGHUP, SIG_DFL);
+  program.read_output(10);
+  program.send_signal(SIGHUP);
+  CHECK(program.wait().exit_code == 0);
 }
 
 TEST_CASE("an interrupt while waiting for input ends the program") {

@@ -1,15 +1,16 @@
 // Whole models against Hugging Face transformers: every golden folder below EDGELLM_FIXTURES.
 //
 // A golden folder holds cases.json; its model is the folder beside it whose name lacks "-golden",
-// or else the one model folder of the fixtures whose sizes are those of the golden arrays. The
+// or else the one model folder of the fixtures whose sizes are those of the golden arrays (the
+// vocabulary; layers and width too where there are hidden states). The
 // limits are those of the fixtures' README, as fractions of the logits' rms: int8 rounding makes a
 // BitNet a step function, so two right programs agree to about 1e-5 or, after a flipped code, to a
 // few percent.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "model/convert.h"
 #include "tests/support/fixtures.h"
@@ -30,24 +31,6 @@ json read_json(const fs::path& path) {
   return json::parse(in);
 }
 
-bool is_model_folder(const fs::path& path) {
-  if (!fs::exists(path / "config.json")) return false;
-  for (const auto& entry : fs::directory_iterator(path)) {
-    if (entry.path().extension() == ".safetensors") return true;
-  }
-  return false;
-}
-
-std::vector<fs::path> folders_where(bool (*wanted)(const fs::path&)) {
-  std::vector<fs::path> found;
-  if (!fs::is_directory(fixtures())) return found;
-  for (const auto& entry : fs::recursive_directory_iterator(fixtures())) {
-    if (entry.is_directory() && wanted(entry.path())) found.push_back(entry.path());
-  }
-  std::sort(found.begin(), found.end());
-  return found;
-}
-
 bool is_golden_folder(const fs::path& path) {
   if (!fs::exists(path / "cases.json")) return false;
   const json golden = read_json(path / "cases.json");
@@ -55,24 +38,47 @@ bool is_golden_folder(const fs::path& path) {
          golden["cases"][0].contains("ids") && golden["cases"][0].contains("top1");
 }
 
+// The sizes that a golden folder's arrays tell of.
+struct Sizes {
+  size_t vocab = 0;
+  std::optional<std::pair<size_t, size_t>> layers_and_dim;  // of hidden states, where there are any
+
+  explicit Sizes(const fs::path& golden) {
+    vocab = read_npy(golden / "logits_final.npy").shape.at(1);
+    for (const auto& entry : fs::directory_iterator(golden)) {
+      if (!entry.path().filename().string().starts_with("hidden_")) continue;
+      const std::vector<size_t> shape = read_npy(entry.path()).shape;  // [layers + 1, n, dim]
+      layers_and_dim.emplace(shape.at(0) - 1, shape.at(2));
+      return;
+    }
+  }
+
+  bool fit(const fs::path& model) const {
+    const json config = read_json(model / "config.json");
+    if (config["vocab_size"] != vocab) return false;
+    return !layers_and_dim || (config["num_hidden_layers"] == layers_and_dim->first &&
+                               config["hidden_size"] == layers_and_dim->second);
+  }
+};
+
 fs::path model_of(const fs::path& golden) {
   const std::string name = golden.filename().string();
   const std::string suffix = "-golden";
   if (name.ends_with(suffix)) {
-    return golden.parent_path() / name.substr(0, name.size() - suffix.size());
+    const fs::path beside = golden.parent_path() / name.substr(0, name.size() - suffix.size());
+    if (fs::is_directory(beside) && is_model_folder(beside)) return beside;
   }
-  const size_t vocab = read_npy(golden / "logits_final.npy").shape.at(1);
-  size_t planes = 0;
-  for (const auto& entry : fs::directory_iterator(golden)) {
-    if (entry.path().filename().string().starts_with("hidden_")) {
-      planes = read_npy(entry.path()).shape.at(0);
-    }
+  const Sizes sizes(golden);
+  std::vector<fs::path> fitting;
+  for (const fs::path& model : fixtures_where(is_model_folder)) {
+    if (sizes.fit(model)) fitting.push_back(model);
   }
-  for (const fs::path& model : folders_where(is_model_folder)) {
-    const json config = read_json(model / "config.json");
-    if (config["vocab_size"] == vocab && config["num_hidden_layers"] == planes - 1) return model;
-  }
-  throw std::runtime_error("no model for the golden folder " + golden.string());
+  if (fitting.size() == 1) return fitting.front();
+  std::string message = golden.string() + ": " + std::to_string(fitting.size()) +
+                        " models of the fixtures have the sizes of these goldens, expected one; "
+                        "call the folder MODEL-golden to say which";
+  for (const fs::path& model : fitting) message += "\n  " + model.string();
+  throw std::runtime_error(message);
 }
 
 double rms(std::span<const float> values) {
@@ -127,7 +133,7 @@ struct Golden {
 // Calls check(golden) for each golden folder, or skips.
 template <class Check>
 void for_each_golden(Check check) {
-  const std::vector<fs::path> folders = folders_where(is_golden_folder);
+  const std::vector<fs::path> folders = fixtures_where(is_golden_folder);
   if (folders.empty()) {
     skip("no golden folders below " + fixtures().string() + " (set EDGELLM_FIXTURES)");
     return;
