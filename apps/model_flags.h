@@ -33,8 +33,8 @@ struct Device {
 };
 
 // The device that the flags name: throws Error (kDevice) where it cannot be used, before any other
-// work begins. For `auto` the first GPU, or the CPU; a note on stderr says why not the GPU where there
-// is a driver for one.
+// work begins. For `auto` the first GPU, or the CPU; a note on stderr says why not the GPU where
+// there is a driver for one.
 Device choose_device(const EngineFlags& flags);
 
 // For `auto` on a GPU: says so, or takes the CPU where the model does not fit and says that.

@@ -30,9 +30,9 @@ struct Section {
 struct TokenizerInfo {
   bool present = false;  // a tokenizer.json is in the file
   std::optional<int32_t> bos;
-  bool add_bos = false;            // tokenizer_config asks for a BOS before every text
-  std::vector<int32_t> stop_ids;   // ascending, without duplicates
-  std::string chat_template;       // empty where the model has none
+  bool add_bos = false;              // tokenizer_config asks for a BOS before every text
+  std::vector<int32_t> stop_ids;     // ascending, without duplicates
+  std::string chat_template;         // empty where the model has none
   std::string sampling_json = "{}";  // defaults of generation_config.json, kept as found
 };
 
@@ -43,11 +43,11 @@ struct Golden {
 };
 
 struct Provenance {
-  std::string source;             // name of what was converted, or the synth shape
-  std::string converter_version;  // edgellm's version
-  std::string licence;            // text, if known
+  std::string source;                    // name of what was converted, or the synth shape
+  std::string converter_version;         // edgellm's version
+  std::string licence;                   // text, if known
   std::string source_files_json = "{}";  // file name -> "xxh3:<hex>" of the source files
-  bool random = false;            // made by `synth`: weights are random numbers
+  bool random = false;                   // made by `synth`: weights are random numbers
 };
 
 class ModelFile {
@@ -71,8 +71,8 @@ class ModelFile {
 
   const std::string& path() const;
   uint64_t file_bytes() const;
-  uint64_t id() const;                // xxh3-64 of the metadata: covers every section's hash
-  uint64_t parameter_count() const;   // weights of all matrices and norms, a tied head once
+  uint64_t id() const;               // xxh3-64 of the metadata: covers every section's hash
+  uint64_t parameter_count() const;  // weights of all matrices and norms, a tied head once
   const ModelConfig& config() const;
   const Weights& weights() const;
   const TokenizerInfo& tokenizer() const;
