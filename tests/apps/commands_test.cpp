@@ -155,7 +155,7 @@ TEST_CASE("verify fails with 8 where the model computes something else") {
 TEST_CASE("synth gives the same file for the same seed") {
   const TempDir folder;
   const auto synth = [&](const std::string& name, const std::string& seed) {
-    const std::string path = folder.file(name);
+    const std::string path = (folder / name);
     run_well(
         {"synth", "smollm-135m", "--layers", "1", "--vocab", "50", "--seed", seed, "-o", path});
     return read_file(path);
@@ -163,7 +163,7 @@ TEST_CASE("synth gives the same file for the same seed") {
   const std::string first = synth("a.tmac2", "7");
   CHECK(synth("b.tmac2", "7") == first);
   CHECK(synth("c.tmac2", "8") != first);
-  const Result unknown = run({"synth", "gpt-5", "-o", folder.file("x")});
+  const Result unknown = run({"synth", "gpt-5", "-o", (folder / "x")});
   CHECK(unknown.exit_code != 0);
   CHECK(unknown.err.find("smollm-135m") != std::string::npos);
 }
@@ -172,8 +172,8 @@ TEST_CASE("logits writes what --json hashes") {
   const TempDir folder;
   const std::string model = tiny_model(folder);
   const std::string ids = write_file(folder, "ids.json", "[5, 0, 96, 33, 33, 7, 1]");
-  const std::string all = folder.file("all.npy"), last = folder.file("last.npy");
-  const std::string hidden = folder.file("hidden.npy");
+  const std::string all = (folder / "all.npy"), last = (folder / "last.npy");
+  const std::string hidden = (folder / "hidden.npy");
   const auto json = json_of(run_well(
       {"logits", model, "--ids-file", ids, "--all", "-o", all, "--hidden", hidden, "--json"}));
   CHECK(json["rows"] == 7);
@@ -190,7 +190,7 @@ TEST_CASE("logits writes what --json hashes") {
   CHECK(row.values == std::vector<float>(rows.values.end() - 97, rows.values.end()));
 
   // One pass or many: the same bytes.
-  const std::string chunked = folder.file("chunked.npy"), chunked_hidden = folder.file("ch.npy");
+  const std::string chunked = (folder / "chunked.npy"), chunked_hidden = (folder / "ch.npy");
   run_well({"logits", model, "--ids-file", ids, "--all", "-o", chunked, "--hidden", chunked_hidden,
             "--prefill-chunk", "3", "--threads", "1"});
   CHECK(read_file(chunked) == read_file(all));
@@ -205,7 +205,7 @@ TEST_CASE("perplexity is the mean of what logits say") {
   const std::string model = tiny_model(folder);
   const std::vector<int> ids = {5, 0, 96, 33, 33, 7, 1, 12, 60};
   const std::string file = write_file(folder, "ids.json", nlohmann::json(ids).dump());
-  const std::string out = folder.file("logprobs.npy"), logits_file = folder.file("logits.npy");
+  const std::string out = (folder / "logprobs.npy"), logits_file = (folder / "logits.npy");
   run_well({"logits", model, "--ids-file", file, "--all", "-o", logits_file});
   const std::vector<float> logits = read_npy(logits_file).values;
   std::vector<double> expected;
@@ -307,7 +307,7 @@ TEST_CASE("the committed demo model is what convert makes") {
     std::filesystem::create_symlink(std::filesystem::absolute(*fixture / name), source / name);
   }
   std::filesystem::copy(EDGELLM_SOURCE_DIR "/LICENSE", source / "LICENSE");
-  const std::string out = folder.file("demo.tmac2");
+  const std::string out = (folder / "demo.tmac2");
   const Result result = run_well({"convert", source.string(), "-o", out});
   CHECK(result.out.empty());
   CHECK(result.err.find("wrote " + out + ": 17.3 M parameters") != std::string::npos);

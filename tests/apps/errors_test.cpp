@@ -164,7 +164,7 @@ TEST_CASE("outputs that cannot be written are found before the work begins") {
 
 TEST_CASE("convert says what it was given instead of a folder") {
   const TempDir folder;
-  const std::string out = folder.file("out.tmac2");
+  const std::string out = (folder / "out.tmac2");
   const auto refused = [&](const std::string& source, int exit_code, const std::string& part) {
     check_refused(run({"convert", source, "-o", out}), exit_code, part);
   };
@@ -194,7 +194,7 @@ std::string copy_model(const TempDir& folder) {
 TEST_CASE("convert looks at the tokenizer first") {
   const TempDir folder;
   const std::string source = copy_model(folder);
-  const std::string out = folder.file("out.tmac2");
+  const std::string out = (folder / "out.tmac2");
   write_file(folder, "hf/tokenizer.model", "x");
   check_refused(run({"convert", source, "-o", out}), 4, "/hf/tokenizer.model: SentencePiece");
   write_file(folder, "hf/tokenizer.json", R"({"model": {"type": "Unigram", "vocab": []}})");
@@ -202,7 +202,7 @@ TEST_CASE("convert looks at the tokenizer first") {
   CHECK(names_in(folder) == std::vector<std::string>{"hf"});
 
   for (const char* name : {"hf/tokenizer.model", "hf/tokenizer.json"}) {
-    std::filesystem::remove(folder.file(name));
+    std::filesystem::remove((folder / name));
   }
   const Result result = run({"convert", source, "-o", out});
   CHECK(result.exit_code == 0);
@@ -225,7 +225,7 @@ TEST_CASE("a file beyond ulimit -f is an error and leaves nothing behind") {
   const TempDir folder;
   const std::string source = copy_model(folder);
   const std::string ids = write_file(folder, "ids.json", "[1, 2]");
-  const std::string out = folder.file("out");
+  const std::string out = (folder / "out");
   for (const std::vector<std::string>& command : {std::vector<std::string>{"convert", source},
                                                   {"synth", "smollm-135m", "--layers", "1"},
                                                   {"logits", demo_model(), "--ids-file", ids}}) {

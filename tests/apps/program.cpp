@@ -186,8 +186,8 @@ nlohmann::json json_of(const Result& result) {
 }
 
 std::string write_file(const TempDir& folder, const std::string& name, const std::string& bytes) {
-  std::ofstream(folder.file(name), std::ios::binary) << bytes;
-  return folder.file(name);
+  std::ofstream((folder / name), std::ios::binary) << bytes;
+  return (folder / name);
 }
 
 std::string read_file(const std::string& path) {
@@ -215,7 +215,7 @@ std::string tiny_model(const TempDir& folder) {
     "max_position_embeddings": 128, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
     "tie_word_embeddings": true
   })");
-  const std::string model = folder.file("tiny.tmac2");
+  const std::string model = (folder / "tiny.tmac2");
   const Result result = run({"synth", config, "-o", model});
   INFO(result.err);
   REQUIRE(result.exit_code == 0);

@@ -82,7 +82,7 @@ TEST_CASE("an interrupted file is removed") {
       GENERATE(std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}, std::pair{SIGHUP, 129});
   const TempDir folder;
   // Half a gigabyte, were it not interrupted when the first byte is there.
-  Program program({"synth", "smollm-135m", "--vocab", "400000", "-o", folder.file("x")}, {});
+  Program program({"synth", "smollm-135m", "--vocab", "400000", "-o", (folder / "x")}, {});
   for (int i = 0; i < 10'000 && names_in(folder).empty(); ++i) usleep(1000);
   REQUIRE(names_in(folder).size() == 1);
   program.send_signal(signal);

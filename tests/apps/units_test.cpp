@@ -56,16 +56,16 @@ TEST_CASE("an .npy file holds its shape and values") {
   const TempDir folder;
   const std::vector<float> values = {1.5f, -2.0f, 0.0f, 1e-40f, 3e38f, 7.0f};
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{6}, {2, 3}, {1, 3, 2}}) {
-    NpyFile file(folder.file("x.npy"));
+    NpyFile file((folder / "x.npy"));
     file.write_header(shape);
     file.write(std::span(values).first(2));
     file.write(std::span(values).subspan(2));
     file.commit();
-    const Npy read = read_npy(folder.file("x.npy"));
+    const Npy read = read_npy((folder / "x.npy"));
     CHECK(std::vector<int64_t>(read.shape.begin(), read.shape.end()) == shape);
     CHECK(read.values == values);
     // NumPy aligns the data to 64 bytes.
-    CHECK((read_file(folder.file("x.npy")).size() - 4 * values.size()) % 64 == 0);
+    CHECK((read_file((folder / "x.npy")).size() - 4 * values.size()) % 64 == 0);
   }
 }
 

@@ -37,8 +37,8 @@ struct Fixture {
   ModelFile make() const {
     SynthOptions options;
     options.shape = source_path("tests/data/shapes/head-dim-80.json").string();
-    write_synth(options, temp.file("m.tmac2"));
-    return ModelFile::open(temp.file("m.tmac2"));
+    write_synth(options, temp / "m.tmac2");
+    return ModelFile::open(temp / "m.tmac2");
   }
 };
 

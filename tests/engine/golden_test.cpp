@@ -124,7 +124,7 @@ struct Golden {
 
  private:
   ModelFile convert() const {
-    const std::string output = temp.file("model.tmac2");
+    const std::string output = temp / "model.tmac2";
     convert_hf(model_of(folder).string(), output, {});
     return ModelFile::open(output);
   }

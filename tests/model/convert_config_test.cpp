@@ -15,7 +15,7 @@ constexpr ExitCode kModelFile = ExitCode::kModelFile;
 constexpr ExitCode kUnsupported = ExitCode::kUnsupported;
 
 HfConfig read(const Json& config, const std::vector<std::string>& ignore = {}) {
-  const TempFolder temp;
+  const TempDir temp;
   write_file(temp / "config.json", config.dump());
   return read_hf_config(temp / "config.json", ignore);
 }
@@ -46,7 +46,7 @@ TokenizerInfo tokenizer_of(
   HfFolder hf = tiny_bitnet();
   config(hf.config);
   for (const auto& [name, json] : files) hf.files[name] = json.dump();
-  const TempFolder temp;
+  const TempDir temp;
   return convert(hf, temp).tokenizer();
 }
 
@@ -298,7 +298,7 @@ TEST_CASE("tokenizer: bos, template and sampling defaults") {
   hf.files["chat_template.jinja"] = "J\n";
   hf.files["tokenizer_config.json"] = R"({"chat_template": "T"})";
   {
-    const TempFolder temp;
+    const TempDir temp;
     CHECK(convert(hf, temp).tokenizer().chat_template == "J\n");
   }
   hf.files["chat_template.jinja"] = "\xFF";
@@ -320,6 +320,6 @@ TEST_CASE("tokenizer: the file is kept byte for byte") {
   HfFolder hf = tiny_bitnet();
   hf.files["tokenizer.json"] =
       "{ \"model\": {\"vocab\": {\"a\":0}, \"merges\": [[\"a\",\"b\"]]},\n\"added_tokens\": [] }\n";
-  const TempFolder temp;
+  const TempDir temp;
   CHECK(convert(hf, temp).tokenizer_json() == hf.files["tokenizer.json"]);
 }

@@ -21,7 +21,7 @@ namespace {
 
 std::vector<fs::path> model_folders() { return fixtures_where(is_model_folder); }
 
-ModelFile convert_folder(const fs::path& folder, const TempFolder& temp) {
+ModelFile convert_folder(const fs::path& folder, const TempDir& temp) {
   const std::string out = temp / (folder.filename().string() + ".tmac2");
   convert_hf(folder.string(), out, {});
   ModelFile file = ModelFile::open(out);
@@ -77,7 +77,7 @@ TEST_CASE("fixtures: every model converts, codes and scales as stored") {
   }
   for (const fs::path& folder : folders) {
     INFO(folder.string());
-    const TempFolder temp;
+    const TempDir temp;
     const ModelFile file = convert_folder(folder, temp);
     const model_io::Checkpoint checkpoint(folder.string());
     const bool multiplies = scale_multiplies(folder);
@@ -122,7 +122,7 @@ TEST_CASE("fixtures: masters give the codes of the packed checkpoint of the same
       if (!masters.filename().string().starts_with(name + "-bf16")) continue;
       ++n_pairs;
       INFO(masters.string() << " and " << packed.string());
-      const TempFolder temp;
+      const TempDir temp;
       const ModelFile a = convert_folder(masters, temp);
       const ModelFile b = convert_folder(packed, temp);
       REQUIRE(a.weights().layers.size() <= b.weights().layers.size());

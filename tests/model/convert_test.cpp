@@ -57,7 +57,7 @@ HfFolder with_all_masters(HfFolder hf) {
 }  // namespace
 
 TEST_CASE("convert: a packed model arrives whole") {
-  const TempFolder temp;
+  const TempDir temp;
   const HfFolder hf = tiny_bitnet();
   const ModelFile file = convert(hf, temp);
   const Weights& weights = file.weights();
@@ -103,7 +103,7 @@ TEST_CASE("convert: a packed model arrives whole") {
 
 TEST_CASE("convert: bitlinear's weight_scale divides, for every spelling of it") {
   for (const Json& linear_class : {Json(nullptr), Json("bitlinear")}) {
-    const TempFolder temp;
+    const TempDir temp;
     HfFolder hf = tiny_llama();
     hf.config["quantization_config"]["linear_class"] = linear_class;
     const ModelFile file = convert(hf, temp);
@@ -133,7 +133,7 @@ TEST_CASE("convert: 1bitLLM's names, masters and config keys") {
       hf.tensors.erase(name);
     }
   }
-  const TempFolder temp;
+  const TempDir temp;
   const ModelFile file = convert(hf, temp);
   CHECK(file.config().act == Activation::kSilu);
   CHECK(file.weights().layers[1].attn_sub_norm.size() == 16);
@@ -157,7 +157,7 @@ TEST_CASE("convert: masters of every float type are quantised") {
     expected.push_back(static_cast<int>(std::clamp(std::nearbyint(value * s), -1.0f, 1.0f)));
   }
   for (const Tensor& tensor : {bf16_tensor({16, 12}, values), f32_tensor({16, 12}, rounded)}) {
-    const TempFolder temp;
+    const TempDir temp;
     HfFolder hf = with_all_masters(tiny_bitnet());
     set_masters(hf, kQ, tensor);
     const ModelFile file = convert(hf, temp);
@@ -167,7 +167,7 @@ TEST_CASE("convert: masters of every float type are quantised") {
 }
 
 TEST_CASE("convert: norms of every float type become float32, tables keep theirs") {
-  const TempFolder temp;
+  const TempDir temp;
   HfFolder hf = tiny_bitnet();
   hf.tensors["model.norm.weight"] = f32_tensor({12}, random_floats(12, 1));
   Tensor half = {"F16", {12}, std::string(24, '\0')};
@@ -204,7 +204,7 @@ TEST_CASE("convert: tensors nobody asked for are refused") {
   HfFolder hf = tiny_bitnet();
   hf.tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = f32_tensor({4}, {1, 2, 3, 4});
   {
-    const TempFolder temp;
+    const TempDir temp;
     convert(hf, temp);  // but this one may be there
   }
   for (const char* name :
@@ -250,7 +250,7 @@ TEST_CASE("convert: a packed matrix must be whole") {
   hf = tiny_bitnet();
   hf.tensors[kQ + ".weight_scale"] = f32_tensor({}, {0.3f});
   hf.tensors[kDown + ".weight_scale"] = {"F16", {1}, std::string("\0\x3C", 2)};
-  const TempFolder temp;
+  const TempDir temp;
   const ModelFile file = convert(hf, temp);
   CHECK(file.weights().layers[0].q.scale[0] == 0.3f);
   CHECK(file.weights().layers[1].down.scale[0] == 1.0f);
@@ -297,7 +297,7 @@ TEST_CASE("convert: tied and untied heads") {
   HfFolder hf = tiny_bitnet();
   hf.tensors["lm_head.weight"] = hf.tensors["model.embed_tokens.weight"];
   {
-    const TempFolder temp;
+    const TempDir temp;
     const ModelFile file = convert(hf, temp);
     CHECK(file.config().tied_head);
     CHECK(file.weights().head.data == file.weights().embedding.data);
@@ -306,12 +306,12 @@ TEST_CASE("convert: tied and untied heads") {
   expect_refused(hf, kModelFile, {"lm_head.weight", "differs"});
   hf.config["tie_word_embeddings"] = false;
   {
-    const TempFolder temp;
+    const TempDir temp;
     CHECK_FALSE(convert(hf, temp).config().tied_head);
   }
   hf.config.erase("tie_word_embeddings");  // false in all of transformers' configurations
   {
-    const TempFolder temp;
+    const TempDir temp;
     CHECK_FALSE(convert(hf, temp).config().tied_head);
   }
   hf.tensors.erase("lm_head.weight");
@@ -319,7 +319,7 @@ TEST_CASE("convert: tied and untied heads") {
 }
 
 TEST_CASE("convert: an input that is not a model folder") {
-  const TempFolder temp;
+  const TempDir temp;
   const auto run = [&](const std::string& name) {
     return [source = temp / name, out = temp / "out.tmac2"] { convert_hf(source, out, {}); };
   };
@@ -335,7 +335,7 @@ TEST_CASE("convert: an input that is not a model folder") {
 }
 
 TEST_CASE("convert: licence and hashes of the source are kept") {
-  const TempFolder temp;
+  const TempDir temp;
   HfFolder hf = tiny_bitnet();
   hf.files["LICENSE"] = "MIT\n\"quoted\" \xFF";
   const ModelFile file = convert(hf, temp);
@@ -346,7 +346,7 @@ TEST_CASE("convert: licence and hashes of the source are kept") {
   CHECK(hashes.contains("config.json"));
 
   // A text as long as this is cut; the file stays readable.
-  const TempFolder other;
+  const TempDir other;
   hf.files["LICENSE"] = std::string(100000, 'x');
   CHECK(convert(hf, other).provenance().licence.size() == 65536);
 }
@@ -365,7 +365,7 @@ TEST_CASE("convert: a tokenizer that cannot be used is refused before anything i
   expect_refused(hf, kUnsupported, {"/hf/tokenizer.json: no such tokenizer"}, options);
   CHECK_FALSE(writes);
   hf.files.clear();
-  const TempFolder temp;
+  const TempDir temp;
   CHECK_FALSE(convert(hf, temp, options).tokenizer().present);  // nothing to check
 }
 
@@ -374,12 +374,12 @@ TEST_CASE("convert: a SentencePiece tokenizer alone is refused") {
   hf.files["tokenizer.model"] = "\n\x0e\n\x05<unk>";
   expect_refused(hf, kUnsupported, {"/hf/tokenizer.model", "SentencePiece", "tokenizer.json"});
   hf.files["tokenizer.json"] = R"({"model": {"vocab": {"a": 0}}})";
-  const TempFolder temp;
+  const TempDir temp;
   CHECK(convert(hf, temp).tokenizer().present);  // the other one does
 }
 
 TEST_CASE("convert: progress ends at the total") {
-  const TempFolder temp;
+  const TempDir temp;
   ConvertOptions options;
   uint64_t last_done = 0;
   uint64_t last_total = 1;

@@ -16,7 +16,7 @@ using namespace edgellm::test;
 namespace {
 
 void expect_bad(const std::string& bytes, ExitCode code, const std::vector<std::string>& texts) {
-  const TempFolder temp;
+  const TempDir temp;
   write_file(temp / "bad.tmac2", bytes);
   std::vector<std::string> all = texts;
   all.push_back("bad.tmac2");
@@ -29,7 +29,7 @@ void expect_bad(const std::string& bytes, const std::string& text) {
 
 // Opens and verifies; true where that worked, false where it threw Error. Anything else escapes.
 bool opens(const std::string& bytes) {
-  const TempFolder temp;
+  const TempDir temp;
   write_file(temp / "model.tmac2", bytes);
   try {
     ModelFile::open(temp / "model.tmac2").verify_contents();
@@ -60,7 +60,7 @@ TEST_CASE("open: what is not a model file is told by name") {
 }
 
 TEST_CASE("open: paths that are no readable file") {
-  const TempFolder temp;
+  const TempDir temp;
   const auto open = [&](const std::string& name) {
     return [path = temp / name] { ModelFile::open(path); };
   };
@@ -98,7 +98,7 @@ TEST_CASE("open: header fields are checked") {
 
 TEST_CASE("open: every single changed byte of header and metadata is refused") {
   const std::string good = tiny_model_bytes();
-  const TempFolder temp;
+  const TempDir temp;
   uint64_t metadata_bytes = 0;
   std::memcpy(&metadata_bytes, good.data() + 16, 8);
   for (size_t at = 0; at < 32 + metadata_bytes; ++at) {
@@ -339,7 +339,7 @@ TEST_CASE("open: ids are in the vocabulary") {
 
 TEST_CASE("verify: every changed byte behind the metadata is found") {
   const std::string good = tiny_model_bytes();
-  const TempFolder temp;
+  const TempDir temp;
   uint64_t metadata_bytes = 0;
   std::memcpy(&metadata_bytes, good.data() + 16, 8);
   std::string bad = good;
@@ -382,7 +382,7 @@ TEST_CASE("verify: values that no writer may write are found behind a right hash
 }
 
 TEST_CASE("verify: row padding must be zero") {
-  const TempFolder temp;
+  const TempDir temp;
   HfFolder hf = tiny_llama();
   hf.tensors.clear();
   hf.config["hidden_size"] = 13;
@@ -428,7 +428,7 @@ TEST_CASE("scales per row and of f16 are read") {
                                                       {"xxh3", std::string(16, '0')}});
                     }),
       "layers.0.k.scale");
-  const TempFolder temp;
+  const TempDir temp;
   write_file(temp / "model.tmac2", file);
   const ModelFile model = ModelFile::open(temp / "model.tmac2");
   model.verify_contents();
@@ -482,7 +482,7 @@ size_t resident_file_bytes() {
 }  // namespace
 
 TEST_CASE("released pages leave memory") {
-  const TempFolder temp;
+  const TempDir temp;
   SynthOptions options;
   options.shape = "bitnet-2b-4t";
   options.layers = 1;
@@ -496,7 +496,7 @@ TEST_CASE("released pages leave memory") {
 }
 
 TEST_CASE("released pages come back with the same values") {
-  const TempFolder temp;
+  const TempDir temp;
   write_file(temp / "model.tmac2", tiny_model_bytes());
   const ModelFile file = ModelFile::open(temp / "model.tmac2");
   const LayerWeights& layer = file.weights().layers[1];
@@ -508,7 +508,7 @@ TEST_CASE("released pages come back with the same values") {
 }
 
 TEST_CASE("verify reports progress up to the file's size") {
-  const TempFolder temp;
+  const TempDir temp;
   write_file(temp / "model.tmac2", tiny_model_bytes());
   const ModelFile file = ModelFile::open(temp / "model.tmac2");
   uint64_t last = 0;

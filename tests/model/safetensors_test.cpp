@@ -20,7 +20,7 @@ std::string with_header(const std::string& header, const std::string& data) {
 
 void expect_bad(const std::string& bytes, const std::string& text,
                 ExitCode code = ExitCode::kModelFile) {
-  const TempFolder temp;
+  const TempDir temp;
   write_file(temp / "model.safetensors", bytes);
   expect_error(code, {text, "model.safetensors"}, [&] { Checkpoint{temp.path().string()}; });
 }
@@ -33,7 +33,7 @@ std::string entry(const std::string& dtype, const std::string& shape, const std:
 }  // namespace
 
 TEST_CASE("safetensors: names, shapes and bytes arrive as written") {
-  const TempFolder temp;
+  const TempDir temp;
   write_file(temp / "model.safetensors",
              safetensors_bytes(
                  {{"a", f32_tensor({2, 3}, {1, 2, 3, 4, 5, 6})}, {"b", bf16_tensor({1}, {0.5f})}}));
@@ -51,7 +51,7 @@ TEST_CASE("safetensors: names, shapes and bytes arrive as written") {
 
 TEST_CASE("safetensors: a hostile header is refused") {
   const std::string good = with_header(entry("F32", "[2]", "[0,8]"), std::string(8, 'x'));
-  const TempFolder temp;
+  const TempDir temp;
   write_file(temp / "model.safetensors", good);
   CHECK(Checkpoint(temp.path().string()).tensors().size() == 1);
 
@@ -96,14 +96,14 @@ TEST_CASE("safetensors: a hostile header is refused") {
 TEST_CASE("safetensors: every truncation of a file is refused") {
   const std::string good = safetensors_bytes({{"a", f32_tensor({2}, {1, 2})}});
   for (size_t length = 0; length < good.size(); ++length) {
-    const TempFolder temp;
+    const TempDir temp;
     write_file(temp / "model.safetensors", good.substr(0, length));
     expect_error(ExitCode::kModelFile, {}, [&] { Checkpoint{temp.path().string()}; });
   }
 }
 
 TEST_CASE("safetensors: shards are found through the index") {
-  const TempFolder temp;
+  const TempDir temp;
   const std::string index_path = temp / "model.safetensors.index.json";
   const auto write_index = [&](const Json& map) {
     write_file(index_path, Json({{"weight_map", map}}).dump());

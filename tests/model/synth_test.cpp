@@ -10,7 +10,7 @@ using namespace edgellm::test;
 namespace {
 
 // The seed is part of the options; everything else is the smallest model of the shape.
-ModelFile synth(const TempFolder& temp, const std::string& shape, uint64_t seed = 0) {
+ModelFile synth(const TempDir& temp, const std::string& shape, uint64_t seed = 0) {
   SynthOptions options;
   options.shape = shape;
   options.layers = 2;
@@ -31,7 +31,7 @@ std::map<std::string, uint64_t> hashes(const ModelFile& file) {
 }  // namespace
 
 TEST_CASE("synth gives the same bytes everywhere") {
-  const TempFolder temp;
+  const TempDir temp;
   const ModelFile file = synth(temp, "smollm-135m");
   const auto found = hashes(file);
   // Literal: a change here changes the models of everyone who made one.
@@ -41,17 +41,17 @@ TEST_CASE("synth gives the same bytes everywhere") {
   CHECK(found.at("layers.0.attn_norm") == 0xb3eeb903dd518226);
   CHECK(found.at("rope.inv_freq") == 0xaf739d5acfcd3331);
 
-  const TempFolder again;
+  const TempDir again;
   CHECK(hashes(synth(again, "smollm-135m")) == found);
   CHECK(read_file(temp / "synth.tmac2") == read_file(again / "synth.tmac2"));
   CHECK(file.provenance().converter_version.empty());  // the next one makes the same file
-  const TempFolder other;
+  const TempDir other;
   CHECK(hashes(synth(other, "smollm-135m", 1)).at("layers.1.down") != found.at("layers.1.down"));
 }
 
 TEST_CASE("synth knows the shapes it names") {
   for (const std::string& name : synth_shape_names()) {
-    const TempFolder temp;
+    const TempDir temp;
     const ModelFile file = synth(temp, name);
     INFO(name);
     CHECK(file.config().layers == 2);
@@ -63,7 +63,7 @@ TEST_CASE("synth knows the shapes it names") {
 }
 
 TEST_CASE("synth weights are ternary with about a third zeros, and scaled") {
-  const TempFolder temp;
+  const TempDir temp;
   const ModelFile file = synth(temp, "bitnet-2b-4t");
   for (const LayerWeights& layer : file.weights().layers) {
     for (const TernaryTensor* tensor : {&layer.q, &layer.o, &layer.gate, &layer.down}) {
@@ -87,7 +87,7 @@ TEST_CASE("synth weights are ternary with about a third zeros, and scaled") {
 }
 
 TEST_CASE("synth follows a config.json, columns that are no multiple of four included") {
-  const TempFolder temp;
+  const TempDir temp;
   HfFolder hf = tiny_llama();
   hf.tensors.clear();
   hf.config["hidden_size"] = 13;

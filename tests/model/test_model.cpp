@@ -15,17 +15,6 @@ namespace edgellm::test {
 
 namespace fs = std::filesystem;
 
-TempFolder::TempFolder() {
-  std::string name = (fs::temp_directory_path() / "edgellm-model-XXXXXX").string();
-  REQUIRE(::mkdtemp(name.data()) != nullptr);
-  path_ = name;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   REQUIRE(in);
@@ -199,7 +188,7 @@ void HfFolder::write(const fs::path& folder) const {
   for (const auto& [name, bytes] : files) write_file((folder / name).string(), bytes);
 }
 
-ModelFile convert(const HfFolder& hf, const TempFolder& temp, const ConvertOptions& options) {
+ModelFile convert(const HfFolder& hf, const TempDir& temp, const ConvertOptions& options) {
   hf.write(temp.path() / "hf");
   convert_hf(temp / "hf", temp / "out.tmac2", options);
   ModelFile file = ModelFile::open(temp / "out.tmac2");
@@ -209,7 +198,7 @@ ModelFile convert(const HfFolder& hf, const TempFolder& temp, const ConvertOptio
 
 void expect_refused(const HfFolder& hf, ExitCode code, const std::vector<std::string>& texts,
                     const ConvertOptions& options) {
-  const TempFolder temp;
+  const TempDir temp;
   hf.write(temp.path() / "hf");
   expect_error(code, texts, [&] { convert_hf(temp / "hf", temp / "out.tmac2", options); });
   // Nothing beside the input: neither the output nor a temporary file.
@@ -231,7 +220,7 @@ std::vector<int> codes_of(const TernaryTensor& tensor) {
 }
 
 std::string tiny_model_bytes() {
-  const TempFolder temp;
+  const TempDir temp;
   HfFolder hf = tiny_bitnet();
   hf.files["tokenizer.json"] = R"({"model": {"vocab": {"a": 0}}, "added_tokens": []})";
   hf.write(temp.path() / "hf");

@@ -14,24 +14,11 @@
 #include "base/error.h"
 #include "model/convert.h"
 #include "model/model_file.h"
+#include "tests/support/temp_dir.h"
 
 namespace edgellm::test {
 
 using Json = nlohmann::json;
-
-// A folder that is removed with everything in it.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  std::filesystem::path path() const { return path_; }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string read_file(const std::string& path);
 void write_file(const std::string& path, const std::string& bytes);
@@ -69,7 +56,7 @@ HfFolder tiny_bitnet();
 HfFolder tiny_llama();
 
 // Writes the folder, converts it and opens the result.
-ModelFile convert(const HfFolder& hf, const TempFolder& temp, const ConvertOptions& options = {});
+ModelFile convert(const HfFolder& hf, const TempDir& temp, const ConvertOptions& options = {});
 // Writes the folder and expects that it is refused, without a file left behind.
 void expect_refused(const HfFolder& hf, ExitCode code, const std::vector<std::string>& texts,
                     const ConvertOptions& options = {});

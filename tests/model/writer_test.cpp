@@ -50,7 +50,7 @@ class FileSizeLimit {
 }  // namespace
 
 TEST_CASE("writer: places that cannot be written") {
-  const TempFolder temp;
+  const TempDir temp;
   const auto write = [](const std::string& path) {
     return [path] { write_synth(small_synth(), path); };
   };
@@ -68,7 +68,7 @@ TEST_CASE("writer: places that cannot be written") {
 }
 
 TEST_CASE("writer: too little room is said before anything is written") {
-  const TempFolder temp;
+  const TempDir temp;
   HfFolder hf = tiny_llama();
   hf.tensors.clear();
   hf.config["vocab_size"] = 1 << 24;  // embedding and head of half a petabyte each
@@ -83,7 +83,7 @@ TEST_CASE("writer: too little room is said before anything is written") {
 }
 
 TEST_CASE("writer: more layers than the metadata can list") {
-  const TempFolder temp;
+  const TempDir temp;
   SynthOptions options = small_synth();
   options.layers = 12000;
   expect_error(ExitCode::kRuntime, {"metadata", "out.tmac2"},
@@ -92,7 +92,7 @@ TEST_CASE("writer: more layers than the metadata can list") {
 }
 
 TEST_CASE("writer: a write that fails leaves nothing behind") {
-  const TempFolder temp;
+  const TempDir temp;
   {
     const FileSizeLimit limit(100000);
     expect_error(ExitCode::kRuntime, {"out.tmac2", "cannot be written"},
@@ -113,7 +113,7 @@ TEST_CASE("writer: a write that fails leaves nothing behind") {
 }
 
 TEST_CASE("writer: an input is never the output") {
-  const TempFolder temp;
+  const TempDir temp;
   const HfFolder hf = tiny_bitnet();
   hf.write(temp.path() / "hf");
   fs::create_hard_link(temp.path() / "hf/model.safetensors", temp.path() / "alias");
@@ -148,7 +148,7 @@ TEST_CASE("writer: the layout is that of format.md") {
 }
 
 TEST_CASE("writer: the golden is made from the finished file and changes its id") {
-  const TempFolder temp;
+  const TempDir temp;
   const HfFolder hf = tiny_bitnet();
   hf.write(temp.path() / "hf");
   convert_hf(temp / "hf", temp / "plain.tmac2", {});

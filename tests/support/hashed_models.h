@@ -66,7 +66,7 @@ inline std::string make_model(const nlohmann::json& entry, const TempDir& temp) 
   if (entry.contains("layers")) options.layers = entry["layers"].get<int>();
   if (entry.contains("vocab")) options.vocab = entry["vocab"].get<int>();
   options.seed = entry.value("seed", 0);
-  const std::string path = temp.file("synth.tmac2");
+  const std::string path = temp / "synth.tmac2";
   write_synth(options, path);
   return path;
 }
