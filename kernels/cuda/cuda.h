@@ -1,9 +1,9 @@
 // The CUDA backend: the ops of kernels/ops.h, launched on a stream. The bits are those of `ref`.
 //
 // All pointers in the args are device pointers (row lists, ids and places included). Ternary codes
-// are rows of the file's codes at a pitch of ternary_pitch() bytes, the padding zero. `rows` and
-// the grid are fixed by the args; everything that changes from step to step is read from device
-// memory, so a captured launch can be replayed.
+// are in the GPU's own order, which repack() makes. `rows` and the grid are fixed by the args;
+// everything that changes from step to step is read from device memory, so a captured launch can be
+// replayed.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,8 +12,14 @@
 
 namespace edgellm::cuda {
 
-// Rows of codes start at multiples of 16 bytes: a lane loads 64 weights at once.
+// Rows of codes start at multiples of 16 bytes.
 inline size_t ternary_pitch(int cols) { return (static_cast<size_t>(cols) + 63) / 64 * 16; }
+
+// Turns rows of the file's codes (TernaryMatrix), which lie at a pitch of ternary_pitch(cols) bytes
+// with zero padding, into the GPU's order, in place. A 32-bit word holds 16 columns in both; here
+// bits 2f, 2f + 1 of byte b hold w + 1 for column 4 f + b, so that one mask leaves four neighbouring
+// weights in the four bytes of a word. Adds the number of invalid codes (10) to *invalid.
+void repack(uint8_t* codes, int rows, int cols, int32_t* invalid, cudaStream_t stream);
 
 // Eight lanes share the score of a position: lane t sums dimensions t, t + 8, ... A head whose
 // dimensions they share evenly keeps each lane's together. Element of a tile of keys (KvCache);

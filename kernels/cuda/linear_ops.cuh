@@ -1,0 +1,221 @@
+// The four ternary products as the kernels see them: which weight rows belong together, and what
+// becomes of their results. linear.cu (one activation row) and matmul.cu (many) make the products.
+//
+// Output rows go in pairs that one thread finishes: a RoPE pair of a head, gate and up of one
+// feed-forward unit, or any two rows of a projection. An op numbers its pairs from 0:
+//   pairs()              how many
+//   rows(pair)           the two weight rows and their multipliers
+//   place(token, pair)   looked up before the previous kernel has ended: where the results go
+//   fetch(place)         after that: what they are combined with
+//   finish(place, a, b)  the results of the two rows, scaled
+#pragma once
+
+#include "kernels/cuda/common.cuh"
+
+namespace edgellm::cuda {
+
+// Columns of a row in the GPU's own order (cuda.h), rounded up to whole 16-byte loads.
+__host__ __device__ inline int words_per_row(int cols) { return (cols + 63) / 64 * 4; }
+
+// A TernaryMatrix, shorter: kernels start with cold caches, their arguments included.
+struct Weights {
+  const uint32_t* words;  // [rows, words_per_row]
+  const float* scale;     // [1] or [rows]
+  int rows;
+  bool scale_per_row;
+
+  Weights(const TernaryMatrix& w)
+      : words(reinterpret_cast<const uint32_t*>(w.codes)),
+        scale(w.scale),
+        rows(w.rows),
+        scale_per_row(w.n_scales != 1) {}
+};
+
+struct PairRows {
+  const uint32_t* words[2];  // the second is null where a projection has an odd number of rows
+  float scale[2];
+
+  __device__ void set(int which, const Weights& w, int row, int row_words) {
+    words[which] = w.words + static_cast<size_t>(row) * static_cast<size_t>(row_words);
+    scale[which] = w.scale[w.scale_per_row ? row : 0];
+  }
+};
+
+// x += W y
+struct ProjectOp {
+  Weights w;
+  int row_words;
+  float* x;  // [tokens, w.rows]
+  int32_t* fault;
+  int layer;
+
+  struct Place {
+    float* at[2];
+    float residual[2];
+  };
+
+  __host__ __device__ int pairs() const { return (w.rows + 1) / 2; }
+  __device__ PairRows rows(int pair) const {
+    PairRows result{};
+    result.set(0, w, pair, row_words);
+    if (pair + pairs() < w.rows) result.set(1, w, pair + pairs(), row_words);
+    return result;
+  }
+  __device__ Place place(int token, int pair) const {
+    Place place{};
+    float* row = x + static_cast<size_t>(token) * static_cast<size_t>(w.rows);
+    place.at[0] = row + pair;
+    place.at[1] = pair + pairs() < w.rows ? row + pair + pairs() : nullptr;
+    return place;
+  }
+  __device__ void fetch(Place& place) const {
+    place.residual[0] = *place.at[0];
+    if (place.at[1] != nullptr) place.residual[1] = *place.at[1];
+  }
+  __device__ void finish(const Place& place, float a, float b) const {
+    const float first = place.residual[0] + a;
+    *place.at[0] = first;
+    bool finite = isfinite(first);
+    if (place.at[1] != nullptr) {
+      const float second = place.residual[1] + b;
+      *place.at[1] = second;
+      finite = finite && isfinite(second);
+    }
+    if (!finite) set_fault(fault, layer + 1);
+  }
+};
+
+// u = act(gate) * up
+struct FfnUpOp {
+  Weights gate, up;
+  int row_words;
+  GateActivation act;
+  float* u;  // [tokens, gate.rows]
+
+  struct Place {
+    float* at;
+  };
+
+  __host__ __device__ int pairs() const { return gate.rows; }
+  __device__ PairRows rows(int pair) const {
+    PairRows result{};
+    result.set(0, gate, pair, row_words);
+    result.set(1, up, pair, row_words);
+    return result;
+  }
+  __device__ Place place(int token, int pair) const {
+    return {u + static_cast<size_t>(token) * static_cast<size_t>(gate.rows) + pair};
+  }
+  __device__ void fetch(Place&) const {}
+  __device__ void finish(const Place& place, float g, float v) const {
+    if (act == GateActivation::kRelu2) {
+      const float t = g > 0.0f ? g : 0.0f;
+      *place.at = (t * t) * v;
+    } else {
+      *place.at = (g / (1.0f + canonical_exp(-g))) * v;
+    }
+  }
+};
+
+// q, k and v with RoPE; k and v go into the cache. Pairs of q come first, then those of k, then v.
+struct QkvOp {
+  Weights q, k, v;
+  int row_words;
+  const float* rope_cos;  // [positions, head_dim / 2]
+  const float* rope_sin;
+  RowPlaces places;
+  float* q_out;  // [tokens, q.rows]
+  KvCache kv;
+
+  struct Place {
+    float* q;      // of q: where the pair's first value goes; null of k and v
+    void* pool;    // of k and v
+    size_t at[2];  // elements of the pool
+    float cosine;  // 1 and 0 of v
+    float sine;
+  };
+
+  __host__ __device__ int pairs() const { return (q.rows + k.rows + v.rows) / 2; }
+  __device__ PairRows rows(int pair) const {
+    PairRows result{};
+    // Selected field by field: a reference would put the arguments into local memory.
+    const int which = matrix_of(pair);
+    const int half = kv.head_dim / 2;
+    const int row = pair / half * kv.head_dim + pair % half;
+    const uint32_t* words = which == 0 ? q.words : which == 1 ? k.words : v.words;
+    const float* scale = which == 0 ? q.scale : which == 1 ? k.scale : v.scale;
+    const bool per_row = which == 0   ? q.scale_per_row
+                         : which == 1 ? k.scale_per_row
+                                      : v.scale_per_row;
+    for (int i = 0; i < 2; ++i) {
+      const int r = row + i * half;
+      result.words[i] = words + static_cast<size_t>(r) * static_cast<size_t>(row_words);
+      result.scale[i] = scale[per_row ? r : 0];
+    }
+    return result;
+  }
+  // Places and angles are inputs of the step, written before its first kernel starts.
+  __device__ Place place(int token, int pair) const {
+    Place place{};
+    const int which = matrix_of(pair);
+    const int half = kv.head_dim / 2;
+    const int head = pair / half;
+    const int d = pair % half;
+    const int position = places.position[token];
+    place.cosine = 1.0f;
+    if (which != 2) {
+      const size_t angle =
+          static_cast<size_t>(position) * static_cast<size_t>(half) + static_cast<size_t>(d);
+      place.cosine = rope_cos[angle];
+      place.sine = rope_sin[angle];
+    }
+    if (which == 0) {
+      place.q = q_out + static_cast<size_t>(token) * static_cast<size_t>(q.rows) +
+                static_cast<size_t>(head * kv.head_dim + d);
+      return place;
+    }
+    const size_t tile = kv.tile_offset(places.sequence[token], position, head);
+    place.pool = which == 1 ? kv.k : kv.v;
+    for (int i = 0; i < 2; ++i) {
+      const int column = d + i * half;
+      place.at[i] = tile + static_cast<size_t>(which == 1
+                                                   ? key_index(position, column, kv.head_dim)
+                                                   : value_index(position, column, kv.head_dim));
+    }
+    return place;
+  }
+  __device__ void fetch(Place&) const {}
+  __device__ void finish(const Place& place, float low, float high) const {
+    if (place.q != nullptr) {
+      place.q[0] = low * place.cosine - high * place.sine;
+      place.q[kv.head_dim / 2] = high * place.cosine + low * place.sine;
+      return;
+    }
+    if (place.pool == kv.k) {
+      const float rotated = low * place.cosine - high * place.sine;
+      high = high * place.cosine + low * place.sine;
+      low = rotated;
+    }
+    store(place, 0, low);
+    store(place, 1, high);
+  }
+
+ private:
+  // 0, 1, 2 for q, k, v; `pair` becomes the pair's number in that matrix.
+  __device__ int matrix_of(int& pair) const {
+    if (pair < q.rows / 2) return 0;
+    pair -= q.rows / 2;
+    if (pair < k.rows / 2) return 1;
+    pair -= k.rows / 2;
+    return 2;
+  }
+  __device__ void store(const Place& place, int i, float value) const {
+    if (kv.type == KvType::kF16) {
+      static_cast<uint16_t*>(place.pool)[place.at[i]] = to_half(value);
+    } else {
+      static_cast<float*>(place.pool)[place.at[i]] = value;
+    }
+  }
+};
+
+}  // namespace edgellm::cuda
