@@ -147,6 +147,7 @@ struct DeviceState {
       : placer_(memory), uploads_(memory != nullptr), stream_(stream) {
     const ModelConfig& config = model.config();
     const Weights& weights = model.weights();
+    invalid_ = placer_.take<int32_t>(1);
     embedding = put(weights.embedding);
     head = config.tied_head ? embedding : put(weights.head);
     final_norm = put(weights.final_norm);
@@ -200,6 +201,7 @@ struct DeviceState {
       cuda_check(cudaMemcpy2DAsync(place, pitch, tensor.codes, tensor.row_bytes(),
                                    tensor.row_bytes(), rows, cudaMemcpyHostToDevice, stream_),
                  "uploading the model");
+      cuda::repack(place, tensor.rows, tensor.cols, invalid_, stream_);
     }
     matrix.codes = place;
     matrix.scale = put(tensor.scale);
@@ -233,7 +235,7 @@ struct DeviceState {
         placer_.take<float>(inline_rows * static_cast<size_t>(config.heads) *
                             static_cast<size_t>(chunks) * static_cast<size_t>(config.head_dim + 2));
     workspace.attention_done =
-        placer_.take<int32_t>(inline_rows * static_cast<size_t>(config.kv_heads));
+        placer_.take<int32_t>(inline_rows * static_cast<size_t>(config.heads));
     workspace.best = placer_.take<unsigned long long>(kLogitRows);
     workspace.head_done = placer_.take<int32_t>(1);
     if (!uploads_) return;
@@ -241,7 +243,7 @@ struct DeviceState {
       cuda_check(cudaMemsetAsync(at, 0, bytes, stream_), "clearing counters");
     };
     clear(workspace.attention_done,
-          inline_rows * static_cast<size_t>(config.kv_heads) * sizeof(int32_t));
+          inline_rows * static_cast<size_t>(config.heads) * sizeof(int32_t));
     clear(workspace.best, kLogitRows * sizeof(unsigned long long));
     clear(workspace.head_done, sizeof(int32_t));
   }
@@ -263,6 +265,7 @@ struct DeviceState {
   Placer placer_;
   bool uploads_;
   cudaStream_t stream_;
+  int32_t* invalid_ = nullptr;
 };
 
 // Makes the GPU of the options current and checks that the model fits, before anything is
