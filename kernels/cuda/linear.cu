@@ -139,11 +139,12 @@ __device__ inline RowFactors factors_of(uint32_t amax_bits, bool has_gain) {
 // How a block shares its work. Columns go by fours, quads.
 struct Cut {
   int n_warps;         // that multiply
-  int pairs_per_warp;  // at most 32: lane i finishes pair i
+  int pairs_per_warp;  // at most 32: lane i finishes pair i; a multiple of kPairs
 };
 
-// kVector: the activation row can be read 16 bytes at a time.
-template <class Op, bool kVector>
+// kPairs: pairs that a warp multiplies at once. kVector: the activation row can be read 16 bytes at
+// a time.
+template <class Op, int kPairs, bool kVector>
 __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input input, Op op, Cut cut) {
   // The row's codes, its values times gain (first only the gains), the weights of each warp's rows.
   extern __shared__ uint4 memory[];
@@ -278,20 +279,21 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
 
     int own[2] = {};
 #pragma unroll 1
-    for (int p = 0; p < n_pairs; ++p) {
+    for (int p = 0; p < n_pairs; p += kPairs) {
       const uint32_t* row = weights + 2 * p * all_words;
-      RowDot first;
-      RowDot second;
-#pragma unroll 2
+      RowDot dot[2 * kPairs];
+#pragma unroll(kPairs == 1 ? 2 : 1)
       for (int w = lane; w < n_words; w += 32) {
         const uint4 x = memory[w];
-        first.add(rehearsal ? 0 : row[w], x);
-        second.add(rehearsal ? 0 : row[all_words + w], x);
+#pragma unroll
+        for (int i = 0; i < 2 * kPairs; ++i) {
+          dot[i].add(rehearsal ? 0 : row[i * all_words + w], x);
+        }
       }
-      const int sums[2] = {sum_warp(first.sum()), sum_warp(second.sum())};
-      if (p == lane) {
-        own[0] = sums[0];
-        own[1] = sums[1];
+#pragma unroll
+      for (int i = 0; i < 2 * kPairs; ++i) {
+        const int sum = sum_warp(dot[i].sum());
+        if (p + i / 2 == lane) own[i % 2] = sum;
       }
     }
     const float per_unit[2] = {scale[0] / factors.s, scale[1] / factors.s};
@@ -316,11 +318,12 @@ Cut cut_for(int pairs, int cols) {
   const int warps_of_quads = (cols / 4 + 31) / 32;
   Cut cut{};
   cut.pairs_per_warp = std::min(32, (per_block + kPreferredWarps - 1) / kPreferredWarps);
+  if (cut.pairs_per_warp > 1) cut.pairs_per_warp += cut.pairs_per_warp % 2;
   cut.n_warps = (per_block + cut.pairs_per_warp - 1) / cut.pairs_per_warp;
   cut.n_warps = std::max(cut.n_warps, std::min(warps_of_quads, kPreferredWarps));
   cut.n_warps = std::min(cut.n_warps, kMaxWarps);
-  while (shared_bytes(cols, cut) > max_dynamic_shared() && cut.pairs_per_warp > 1) {
-    --cut.pairs_per_warp;
+  while (shared_bytes(cols, cut) > max_dynamic_shared() && cut.pairs_per_warp > 2) {
+    cut.pairs_per_warp -= 2;
   }
   while (shared_bytes(cols, cut) > max_dynamic_shared() && cut.n_warps > 1) --cut.n_warps;
   return cut;
@@ -333,10 +336,18 @@ void multiply_row(const Input& input, const Op& op, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((op.pairs() + per_block - 1) / per_block));
   const dim3 block(static_cast<unsigned>((cut.n_warps + 1) * 32));
   const size_t bytes = shared_bytes(input.cols, cut);
-  if (input.cols % 4 == 0) {
-    launch(row_kernel<Op, true>, grid, block, bytes, stream, input, op, cut);
+  const auto launch_with = [&](auto pairs) {
+    constexpr int kPairs = decltype(pairs)::value;
+    if (input.cols % 4 == 0) {
+      launch(row_kernel<Op, kPairs, true>, grid, block, bytes, stream, input, op, cut);
+    } else {
+      launch(row_kernel<Op, kPairs, false>, grid, block, bytes, stream, input, op, cut);
+    }
+  };
+  if (cut.pairs_per_warp == 1) {
+    launch_with(Constant<1>());
   } else {
-    launch(row_kernel<Op, false>, grid, block, bytes, stream, input, op, cut);
+    launch_with(Constant<2>());
   }
 }
 
