@@ -53,6 +53,12 @@ inline bool has_dependent_launch() {
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
             cudaStream_t stream, const Args&... args) {
+  // One division of the SM's memory into cache and shared memory for all kernels: changing it would
+  // wait until the SM is idle, and blocks could not start early.
+  cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                  cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared),
+             "cudaFuncSetAttribute");
   if (shared_bytes > 32 * 1024) {
     cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                     cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -122,6 +122,13 @@ __device__ inline uint32_t quantise(float4 z, float s) {
 
 // The magnitude's bits: their order is that of the magnitudes, with infinity and NaN above all.
 __device__ inline uint32_t magnitude(float z) { return __float_as_uint(z) & 0x7fffffffu; }
+__device__ inline uint32_t magnitude(float4 z) {
+  return max(max(magnitude(z.x), magnitude(z.y)), max(magnitude(z.z), magnitude(z.w)));
+}
+
+__device__ inline float4 product(float4 a, float4 b) {
+  return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w};
+}
 
 // The scalars of the row that every thread knows.
 struct RowFactors {
@@ -129,11 +136,159 @@ struct RowFactors {
   bool zero;  // all codes are 0
 };
 
-__device__ inline RowFactors factors_of(uint32_t amax_bits, bool has_gain) {
-  const float amax = __uint_as_float(amax_bits);
-  const bool zero = amax_bits >= 0x7f800000u || (has_gain && amax_bits == 0);
-  const float s = (1.0f / fmaxf(amax, has_gain ? 1e-30f : 1e-5f)) * 127.0f;
-  return {zero ? 1.0f : s, zero};
+// With all warps that multiply; `largest`: the greatest magnitude that the thread has seen.
+__device__ inline RowFactors factors_of(uint32_t largest, const Input& input, int warp, int lane,
+                                        int n_warps, Shared& shared) {
+  largest = max_warp(largest);
+  if (lane == 0) shared.max[warp] = largest;
+  barrier_sync(kMaxBarrier, n_warps * 32);
+  largest = max_warp(shared.max[lane < n_warps ? lane : 0]);
+  const bool finite = largest < 0x7f800000u;
+  if (!finite && threadIdx.x == 0) set_fault(input.fault, input.layer + 1);
+  const bool has_gain = input.gain != nullptr;
+  const bool zero = !finite || (has_gain && largest == 0);
+  const float amax = fmaxf(__uint_as_float(largest), has_gain ? 1e-30f : 1e-5f);
+  return {zero ? 1.0f : (1.0f / amax) * 127.0f, zero};
+}
+
+// The service warp's part: the RMS factor and the sum of the codes.
+template <bool kVector>
+__device__ void serve(const Input& input, const uint4* codes, int threads, int n_words,
+                      bool rehearses, Shared& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int run = rehearses ? 0 : 1; run < 2; ++run) {
+    const bool rehearsal = run == 0;
+    if (!rehearsal) wait_for_previous();
+    float r = 1.0f;
+    if (input.gain != nullptr) {
+      const float* x = rehearsal ? input.gain : input.x;
+      const int cols = rehearsal ? min(input.cols, kPartials) : input.cols;
+      r = rms_factor(sum_of_squares<kVector>(x, cols), input.cols, input.eps);
+    }
+    barrier_sync(kCodesReadyBarrier, threads + 32);
+    int sum = 0;
+#pragma unroll 1
+    for (int w = lane; w < (rehearsal ? min(32, n_words) : n_words); w += 32) {
+      const uint4 word = codes[w];
+      sum = __dp4a(static_cast<int>(word.x), 0x01010101, sum);
+      sum = __dp4a(static_cast<int>(word.y), 0x01010101, sum);
+      sum = __dp4a(static_cast<int>(word.z), 0x01010101, sum);
+      sum = __dp4a(static_cast<int>(word.w), 0x01010101, sum);
+    }
+    sum = sum_warp(sum);
+    if (lane == 0) {
+      shared.r = r;
+      shared.sum = sum;
+    }
+    barrier_arrive(kServiceBarrier, threads + 32);
+  }
+}
+
+// The usual sizes: everything that a thread needs of weights and activations fits in registers, and
+// all loops are unrolled. kSteps: words of a weight row that a lane holds, w, w + 32, ...; kPairs:
+// pairs of rows of a warp; kQuads: fours of columns that a thread quantises.
+template <class Op, int kSteps, int kPairs, int kQuads>
+__global__ void __launch_bounds__((kMaxWarps + 1) * 32)
+    short_row_kernel(Input input, Op op, int n_warps) {
+  // A rehearsal pays where there is time for it: not where a block has much to fetch itself.
+  constexpr bool kRehearses = kSteps <= 5 && kPairs <= 2;
+  extern __shared__ uint4 memory[];  // the row's codes, then gains
+  __shared__ Shared shared;
+  const int t = static_cast<int>(threadIdx.x);
+  const int warp = t / 32;
+  const int lane = t % 32;
+  const int threads = n_warps * 32;
+  const int n_words = words_per_row(input.cols);
+  const bool has_gain = input.gain != nullptr;
+  let_next_start();
+  if (warp == n_warps) {
+    serve<true>(input, memory, threads, n_words, kRehearses, shared);
+    return;
+  }
+
+  const int first_pair = (static_cast<int>(blockIdx.x) * n_warps + warp) * kPairs;
+  // Lane i knows pair i of the warp and finishes it.
+  const int own_pair = first_pair + lane;
+  const bool finishes = lane < kPairs && own_pair < op.pairs();
+  PairRows rows{};
+  if (lane < kPairs) rows = op.rows(min(own_pair, op.pairs() - 1));
+  if (rows.words[1] == nullptr) rows.words[1] = rows.words[0];
+  uint32_t weights[2 * kPairs][kSteps];
+#pragma unroll
+  for (int i = 0; i < 2 * kPairs; ++i) {
+    const uint32_t* row = reinterpret_cast<const uint32_t*>(__shfl_sync(
+        kAllLanes, reinterpret_cast<unsigned long long>(rows.words[i % 2]), i / 2));
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) {
+      const int w = lane + 32 * j;
+      weights[i][j] = w < n_words ? row[w] : 0;
+    }
+  }
+  float4* const own_gain = reinterpret_cast<float4*>(memory + n_words) + t;
+  if (has_gain) {
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const int quad = t + j * threads;
+      if (4 * quad < input.cols) copy_async(own_gain + j * threads, input.gain + 4 * quad);
+    }
+  }
+  typename Op::Place place{};
+  if (finishes) place = op.place(0, own_pair);
+
+#pragma unroll 1
+  for (int run = kRehearses ? 0 : 1; run < 2; ++run) {
+    const bool rehearsal = run == 0;
+    const int cols = rehearsal ? 0 : input.cols;
+    if (!rehearsal) wait_for_previous();
+    float4 z[kQuads];
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) z[j] = four<true>(input.x, 4 * (t + j * threads), cols);
+    if (!rehearsal) {
+      if (finishes) op.fetch(place);
+      wait_for_copies();  // the gains
+    }
+    uint32_t largest = 0;
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      if (has_gain && 4 * (t + j * threads) < cols) z[j] = product(z[j], own_gain[j * threads]);
+      largest = max(largest, magnitude(z[j]));
+    }
+    const RowFactors factors = factors_of(largest, input, warp, lane, n_warps, shared);
+    uint32_t* const codes = reinterpret_cast<uint32_t*>(memory);
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const int quad = t + j * threads;
+      if (quad < 4 * n_words) codes[quad] = factors.zero ? 0 : quantise(z[j], factors.s);
+    }
+    barrier_arrive(kCodesReadyBarrier, threads + 32);
+    const float per_unit[2] = {rows.scale[0] / factors.s, rows.scale[1] / factors.s};
+    barrier_sync(kCodesBarrier, threads);
+
+    RowDot dot[2 * kPairs];
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) {
+      // Where a row has fewer words, its weights are 0 and so are all products.
+      const uint4 x = memory[min(lane + 32 * j, n_words - 1)];
+#pragma unroll
+      for (int i = 0; i < 2 * kPairs; ++i) {
+        // Not to be unpacked ahead of the loop: there are no registers for it.
+        if (kRehearses) asm volatile("" : "+r"(weights[i][j]));
+        dot[i].add(weights[i][j], x);
+      }
+    }
+    int own[2] = {};
+#pragma unroll
+    for (int i = 0; i < 2 * kPairs; ++i) {
+      const int sum = sum_warp(dot[i].sum());
+      if (i / 2 == lane) own[i % 2] = sum;
+    }
+    barrier_sync(kServiceBarrier, threads + 32);
+    if (!finishes) continue;
+    op.finish(rehearsal ? op.aside(place, shared.aside) : place,
+              static_cast<float>(own[0] - shared.sum) * (per_unit[0] * shared.r),
+              static_cast<float>(own[1] - shared.sum) * (per_unit[1] * shared.r));
+  }
 }
 
 // How a block shares its work. Columns go by fours, quads.
@@ -142,7 +297,7 @@ struct Cut {
   int pairs_per_warp;  // at most 32: lane i finishes pair i; a multiple of kPairs
 };
 
-// kPairs: pairs that a warp multiplies at once. kVector: the activation row can be read 16 bytes at
+// Any size: weights wait in shared memory. kPairs: pairs that a warp multiplies at once. kVector: the activation row can be read 16 bytes at
 // a time.
 template <class Op, int kPairs, bool kVector>
 __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input input, Op op, Cut cut) {
@@ -153,49 +308,22 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
   const int warp = t / 32;
   const int lane = t % 32;
   const int threads = cut.n_warps * 32;
-  const int all_words = words_per_row(input.cols);
-  const int all_quads = 4 * all_words;
+  const int n_words = words_per_row(input.cols);
+  const int n_quads = 4 * n_words;
   const bool has_gain = input.gain != nullptr;
   let_next_start();
 
   if (warp == cut.n_warps) {
-    // The service warp.
-#pragma unroll 1
-    for (int run = 0; run < 2; ++run) {
-      const bool rehearsal = run == 0;
-      if (!rehearsal) wait_for_previous();
-      float r = 1.0f;
-      if (has_gain) {
-        const float* x = rehearsal ? input.gain : input.x;
-        const int cols = rehearsal ? min(input.cols, kPartials) : input.cols;
-        r = rms_factor(sum_of_squares<kVector>(x, cols), input.cols, input.eps);
-      }
-      barrier_sync(kCodesReadyBarrier, threads + 32);
-      int sum = 0;
-#pragma unroll 1
-      for (int w = lane; w < (rehearsal ? min(32, all_words) : all_words); w += 32) {
-        const uint4 codes = memory[w];
-        sum = __dp4a(static_cast<int>(codes.x), 0x01010101, sum);
-        sum = __dp4a(static_cast<int>(codes.y), 0x01010101, sum);
-        sum = __dp4a(static_cast<int>(codes.z), 0x01010101, sum);
-        sum = __dp4a(static_cast<int>(codes.w), 0x01010101, sum);
-      }
-      sum = sum_warp(sum);
-      if (lane == 0) {
-        shared.r = r;
-        shared.sum = sum;
-      }
-      barrier_arrive(kServiceBarrier, threads + 32);
-    }
+    serve<kVector>(input, memory, threads, n_words, false, shared);
     return;
   }
 
-  float4* const z = reinterpret_cast<float4*>(memory + all_words);
-  uint32_t* const weights = reinterpret_cast<uint32_t*>(memory + all_words + all_quads) +
-                            warp * cut.pairs_per_warp * 2 * all_words;
+  float4* const z = reinterpret_cast<float4*>(memory + n_words);
+  uint32_t* const weights = reinterpret_cast<uint32_t*>(memory + n_words + n_quads) +
+                            warp * cut.pairs_per_warp * 2 * n_words;
   const int first_pair =
       (static_cast<int>(blockIdx.x) * cut.n_warps + warp) * cut.pairs_per_warp;
-  const int own_pairs = min(cut.pairs_per_warp, op.pairs() - first_pair);
+  const int n_pairs = min(cut.pairs_per_warp, op.pairs() - first_pair);
   if (has_gain && kVector) {
 #pragma unroll 1
     for (int quad = t; 4 * quad < input.cols; quad += threads) {
@@ -204,18 +332,18 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
   }
   end_of_copies();
 #pragma unroll 1
-  for (int p = 0; p < own_pairs; ++p) {
+  for (int p = 0; p < n_pairs; ++p) {
     const PairRows rows = op.rows(first_pair + p);
     const uint32_t* second = rows.words[1] != nullptr ? rows.words[1] : rows.words[0];
-    uint4* to = reinterpret_cast<uint4*>(weights + 2 * p * all_words);
+    uint4* to = reinterpret_cast<uint4*>(weights + 2 * p * n_words);
 #pragma unroll 1
-    for (int w = lane; w < all_words / 4; w += 32) {
+    for (int w = lane; w < n_words / 4; w += 32) {
       copy_async(to + w, reinterpret_cast<const uint4*>(rows.words[0]) + w);
-      copy_async(to + all_words / 4 + w, reinterpret_cast<const uint4*>(second) + w);
+      copy_async(to + n_words / 4 + w, reinterpret_cast<const uint4*>(second) + w);
     }
   }
   end_of_copies();
-  const bool finishes = lane < own_pairs;
+  const bool finishes = lane < n_pairs;
   float scale[2] = {};
   typename Op::Place place{};
   if (finishes) {
@@ -225,84 +353,60 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
     place = op.place(0, first_pair + lane);
   }
 
+  wait_for_previous();
+  if (finishes) op.fetch(place);
+  wait_for_older_copies();  // the gains
+  uint32_t largest = 0;
 #pragma unroll 1
-  for (int run = 0; run < 2; ++run) {
-    const bool rehearsal = run == 0;
-    // A rehearsal goes once through every loop. It reads no input, and no shared memory that copies
-    // are still on their way to.
-    const int cols = rehearsal ? 0 : input.cols;
-    const int n_quads = rehearsal ? min(threads, all_quads) : all_quads;
-    const int n_words = rehearsal ? min(32, all_words) : all_words;
-    const int n_pairs = rehearsal ? min(own_pairs, 1) : own_pairs;
-    if (!rehearsal) {
-      wait_for_previous();
-      if (finishes) op.fetch(place);
-      wait_for_older_copies();  // the gains
-    }
-    uint32_t largest = 0;
-#pragma unroll 1
-    for (int begin = t; begin < n_quads; begin += kBatch * threads) {
-      float4 v[kBatch];
+  for (int begin = t; begin < n_quads; begin += kBatch * threads) {
+    float4 v[kBatch];
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        v[j] = four<kVector>(input.x, 4 * (begin + j * threads), cols);
-      }
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        const int quad = begin + j * threads;
-        if (quad >= n_quads) break;
-        if (has_gain && 4 * quad < cols) {
-          const float4 gain = kVector ? z[quad] : four<false>(input.gain, 4 * quad, cols);
-          v[j] = {v[j].x * gain.x, v[j].y * gain.y, v[j].z * gain.z, v[j].w * gain.w};
-        }
-        largest = max(largest, max(max(magnitude(v[j].x), magnitude(v[j].y)),
-                                   max(magnitude(v[j].z), magnitude(v[j].w))));
-        if (!rehearsal) z[quad] = v[j];
-      }
+    for (int j = 0; j < kBatch; ++j) {
+      v[j] = four<kVector>(input.x, 4 * (begin + j * threads), input.cols);
     }
-    largest = max_warp(largest);
-    if (lane == 0) shared.max[warp] = largest;
-    barrier_sync(kMaxBarrier, threads);
-    largest = max_warp(shared.max[lane < cut.n_warps ? lane : 0]);
-    const RowFactors factors = factors_of(largest, has_gain);
-    if (largest >= 0x7f800000u && t == 0) set_fault(input.fault, input.layer + 1);
-
-    uint32_t* const codes = reinterpret_cast<uint32_t*>(memory);
-#pragma unroll 1
-    for (int quad = t; quad < n_quads; quad += threads) {
-      const float4 v = rehearsal ? float4{} : z[quad];
-      codes[quad] = factors.zero ? 0 : quantise(v, factors.s);
-    }
-    barrier_arrive(kCodesReadyBarrier, threads + 32);
-    if (!rehearsal) wait_for_copies();
-    barrier_sync(kCodesBarrier, threads);
-
-    int own[2] = {};
-#pragma unroll 1
-    for (int p = 0; p < n_pairs; p += kPairs) {
-      const uint32_t* row = weights + 2 * p * all_words;
-      RowDot dot[2 * kPairs];
-#pragma unroll(kPairs == 1 ? 2 : 1)
-      for (int w = lane; w < n_words; w += 32) {
-        const uint4 x = memory[w];
 #pragma unroll
-        for (int i = 0; i < 2 * kPairs; ++i) {
-          dot[i].add(rehearsal ? 0 : row[i * all_words + w], x);
-        }
+    for (int j = 0; j < kBatch; ++j) {
+      const int quad = begin + j * threads;
+      if (quad >= n_quads) break;
+      if (has_gain && 4 * quad < input.cols) {
+        v[j] = product(v[j], kVector ? z[quad] : four<false>(input.gain, 4 * quad, input.cols));
       }
-#pragma unroll
-      for (int i = 0; i < 2 * kPairs; ++i) {
-        const int sum = sum_warp(dot[i].sum());
-        if (p + i / 2 == lane) own[i % 2] = sum;
-      }
+      largest = max(largest, magnitude(v[j]));
+      z[quad] = v[j];
     }
-    const float per_unit[2] = {scale[0] / factors.s, scale[1] / factors.s};
-    barrier_sync(kServiceBarrier, threads + 32);
-    if (!finishes) continue;
-    op.finish(rehearsal ? op.aside(place, shared.aside) : place,
-              static_cast<float>(own[0] - shared.sum) * (per_unit[0] * shared.r),
-              static_cast<float>(own[1] - shared.sum) * (per_unit[1] * shared.r));
   }
+  const RowFactors factors = factors_of(largest, input, warp, lane, cut.n_warps, shared);
+  uint32_t* const codes = reinterpret_cast<uint32_t*>(memory);
+#pragma unroll 1
+  for (int quad = t; quad < n_quads; quad += threads) {
+    codes[quad] = factors.zero ? 0 : quantise(z[quad], factors.s);
+  }
+  barrier_arrive(kCodesReadyBarrier, threads + 32);
+  const float per_unit[2] = {scale[0] / factors.s, scale[1] / factors.s};
+  wait_for_copies();
+  barrier_sync(kCodesBarrier, threads);
+
+  int own[2] = {};
+#pragma unroll 1
+  for (int p = 0; p < n_pairs; p += kPairs) {
+    const uint32_t* row = weights + 2 * p * n_words;
+    RowDot dot[2 * kPairs];
+#pragma unroll 2
+    for (int w = lane; w < n_words; w += 32) {
+      const uint4 x = memory[w];
+#pragma unroll
+      for (int i = 0; i < 2 * kPairs; ++i) dot[i].add(row[i * n_words + w], x);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * kPairs; ++i) {
+      const int sum = sum_warp(dot[i].sum());
+      if (p + i / 2 == lane) own[i % 2] = sum;
+    }
+  }
+  barrier_sync(kServiceBarrier, threads + 32);
+  if (!finishes) return;
+  op.finish(place, static_cast<float>(own[0] - shared.sum) * (per_unit[0] * shared.r),
+            static_cast<float>(own[1] - shared.sum) * (per_unit[1] * shared.r));
 }
 
 size_t shared_bytes(int cols, const Cut& cut) {
@@ -330,24 +434,60 @@ Cut cut_for(int pairs, int cols) {
 }
 
 template <class Op>
-void multiply_row(const Input& input, const Op& op, cudaStream_t stream) {
+void launch_any(const Input& input, const Op& op, cudaStream_t stream) {
   const Cut cut = cut_for(op.pairs(), input.cols);
   const int per_block = cut.n_warps * cut.pairs_per_warp;
   const dim3 grid(static_cast<unsigned>((op.pairs() + per_block - 1) / per_block));
   const dim3 block(static_cast<unsigned>((cut.n_warps + 1) * 32));
   const size_t bytes = shared_bytes(input.cols, cut);
-  const auto launch_with = [&](auto pairs) {
-    constexpr int kPairs = decltype(pairs)::value;
-    if (input.cols % 4 == 0) {
-      launch(row_kernel<Op, kPairs, true>, grid, block, bytes, stream, input, op, cut);
-    } else {
-      launch(row_kernel<Op, kPairs, false>, grid, block, bytes, stream, input, op, cut);
-    }
-  };
-  if (cut.pairs_per_warp == 1) {
-    launch_with(Constant<1>());
+  if (input.cols % 4 != 0) {
+    launch(row_kernel<Op, 1, false>, grid, block, bytes, stream, input, op, cut);
+  } else if (cut.pairs_per_warp == 1) {
+    launch(row_kernel<Op, 1, true>, grid, block, bytes, stream, input, op, cut);
   } else {
-    launch_with(Constant<2>());
+    launch(row_kernel<Op, 2, true>, grid, block, bytes, stream, input, op, cut);
+  }
+}
+
+template <int kSteps, int kPairs, int kQuads, class Op>
+void launch_short(const Input& input, const Op& op, cudaStream_t stream) {
+  // One block for each SM, with warps enough to quantise the row.
+  const int blocks = multiprocessors();
+  const int to_fill = (op.pairs() + blocks * kPairs - 1) / (blocks * kPairs);
+  const int to_quantise = (words_per_row(input.cols) * 4 + 32 * kQuads - 1) / (32 * kQuads);
+  const int n_warps = std::min(kMaxWarps, std::max(to_fill, to_quantise));
+  const int per_block = n_warps * kPairs;
+  const size_t gains = input.gain == nullptr ? 0 : static_cast<size_t>(n_warps * 32 * kQuads);
+  launch(short_row_kernel<Op, kSteps, kPairs, kQuads>,
+         dim3(static_cast<unsigned>((op.pairs() + per_block - 1) / per_block)),
+         dim3(static_cast<unsigned>((n_warps + 1) * 32)),
+         16 * (static_cast<size_t>(words_per_row(input.cols)) + gains), stream, input, op, n_warps);
+}
+
+template <class Op>
+void multiply_row(const Input& input, const Op& op, cudaStream_t stream) {
+  const int steps = (words_per_row(input.cols) + 31) / 32;
+  const int per_sm = (op.pairs() + multiprocessors() - 1) / multiprocessors();
+  // Pairs a warp: few threads leave registers to the blocks of the next kernels.
+  const bool many = per_sm > 10;
+  if (input.cols % 4 != 0) {
+    launch_any(input, op, stream);
+  } else if (steps <= 2) {
+    many ? launch_short<2, 2, 1>(input, op, stream) : launch_short<2, 1, 1>(input, op, stream);
+  } else if (steps <= 3) {
+    many ? launch_short<3, 2, 2>(input, op, stream) : launch_short<3, 1, 2>(input, op, stream);
+  } else if (steps <= 5) {
+    if (per_sm > 2 * kMaxWarps) {
+      launch_short<5, 4, 2>(input, op, stream);
+    } else {
+      many ? launch_short<5, 2, 3>(input, op, stream) : launch_short<5, 1, 2>(input, op, stream);
+    }
+  } else if (steps <= 8) {
+    many ? launch_short<8, 2, 4>(input, op, stream) : launch_short<8, 1, 4>(input, op, stream);
+  } else if (steps <= 14) {
+    launch_short<14, 1, 6>(input, op, stream);
+  } else {
+    launch_any(input, op, stream);
   }
 }
 
