@@ -99,4 +99,9 @@ std::unique_ptr<Backend> make_cuda_backend(const ModelFile& model, const EngineO
 // CUDA.
 MemoryPlan plan_cuda_memory(const ModelFile& model, const EngineOptions& options);
 
+// Why a GPU with so many free bytes cannot run the model, and the longest context that it could run
+// it with. Empty where there is no such reason.
+std::string cuda_memory_problem(const ModelFile& model, const EngineOptions& options,
+                                uint64_t free_bytes);
+
 }  // namespace edgellm

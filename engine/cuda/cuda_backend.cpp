@@ -5,7 +5,6 @@
 #include <atomic>
 #include <map>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -34,24 +33,12 @@ std::string claim_gpu(const ModelFile& model, const EngineOptions& options) {
                     std::to_string(properties.major) + "." + std::to_string(properties.minor) +
                     ", but 7.5 or newer is needed; use --device cpu");
   }
+  cuda::require_code();
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's free memory");
-  const MemoryPlan plan = plan_cuda_memory(model, options);
-  if (plan.total() > free_bytes) {
-    const auto mib = [](uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
-    const uint64_t fixed = plan.weights + plan.workspace;
-    const uint64_t per_position = plan.kv_cache / static_cast<uint64_t>(context_of(model, options));
-    const std::string hint = free_bytes > fixed && per_position > 0
-                                 ? "a context of " +
-                                       std::to_string((free_bytes - fixed) / per_position) +
-                                       " would fit (-c), or use --device cpu"
-                                 : "use --device cpu";
-    throw Error(ExitCode::kDevice, "the model needs " + mib(plan.total()) + " on the GPU (" +
-                                       mib(plan.weights) + " weights, " + mib(plan.kv_cache) +
-                                       " KV cache, " + mib(plan.workspace) + " workspace), but " +
-                                       mib(free_bytes) + " are free; " + hint);
-  }
+  const std::string problem = cuda_memory_problem(model, options, free_bytes);
+  if (!problem.empty()) throw Error(ExitCode::kDevice, problem + "; or use --device cpu");
   return "cuda:" + std::to_string(options.gpu) + " (" + properties.name + ")";
 }
 

@@ -28,8 +28,8 @@ constexpr size_t kPieceBytes = size_t{4} << 20;
 constexpr int kCopyThreads = 6;
 
 // Memory of attention states, of which the longest contexts would want hundreds of megabytes for
-// eight rows. Fewer rows at a time then.
-constexpr size_t kAttentionStateBytes = size_t{16} << 20;
+// eight rows. Fewer rows at a time then: one row alone fills a GPU at such contexts.
+constexpr size_t kAttentionStateBytes = size_t{8} << 20;
 
 // Two staging buffers of a thread: one is filled while the other is on its way.
 class Stager {
@@ -159,11 +159,12 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
   rope_cos = placer_.take<float>(angles);
   rope_sin = placer_.take<float>(angles);
   x = placer_.take<float>(rows * dim);
-  q = placer_.take<float>(rows * q_dim);
+  // The head comes after the last layer: it writes where the layers had their q and u.
+  q = placer_.take<float>(rows * std::max(q_dim, dim));
+  normed = q;
   attention = placer_.take<float>(rows * q_dim);
-  u = placer_.take<float>(rows * static_cast<size_t>(config.ffn));
-  normed = placer_.take<float>(rows * dim);
-  logits = placer_.take<float>(kLogitRows * vocab);
+  u = placer_.take<float>(std::max(rows * static_cast<size_t>(config.ffn), kLogitRows * vocab));
+  logits = u;
   results = zeroed(placer_.take<int32_t>(1 + kLogitRows), 1 + kLogitRows);
   const int widest = std::max({config.dim, config.q_dim(), config.ffn});
   workspace.codes = placer_.take<int8_t>(rows * cuda::quantised_row_bytes(widest));

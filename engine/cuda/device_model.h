@@ -87,8 +87,8 @@ struct DeviceModel {
   float* q = nullptr;          // [max_rows, q_dim]
   float* attention = nullptr;  // [max_rows, q_dim]
   float* u = nullptr;          // [max_rows, ffn]
-  float* normed = nullptr;     // [max_rows, dim]
-  float* logits = nullptr;     // [kLogitRows, vocab]
+  float* normed = nullptr;     // [max_rows, dim], where q is
+  float* logits = nullptr;     // [kLogitRows, vocab], where u is
   int32_t* results = nullptr;  // [1 + kLogitRows]: the fault, then the arg-max of each output row
   cuda::Workspace workspace;
   int attention_rows = 0;  // rows that one launch of the splitting attention may have

@@ -80,6 +80,9 @@ inline int32_t feed_value(uint64_t word) {
 // Of a feed_value(): the fault that the step met, 0 for none (the value is then the id).
 inline int32_t feed_fault(int32_t value) { return value < -1 ? -1 - value : 0; }
 
+// Throws Error (kDevice) where this program holds no code for the current GPU.
+void require_code();
+
 void embed(const EmbedArgs& args, cudaStream_t stream);
 void qkv(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream);
 void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream);

@@ -28,6 +28,13 @@ __global__ void feed_kernel(FeedArgs args) {
   }
 }
 
+// Every kernel is compiled for the same list of architectures: this one speaks for all.
+cudaFuncAttributes attributes_of_kernels() {
+  cudaFuncAttributes attributes{};
+  cuda_check(cudaFuncGetAttributes(&attributes, feed_kernel), "looking for the GPU's code");
+  return attributes;
+}
+
 }  // namespace
 
 void feed(const FeedArgs& args, cudaStream_t stream) {
@@ -35,13 +42,10 @@ void feed(const FeedArgs& args, cudaStream_t stream) {
   launch(feed_kernel, dim3(1), dim3(32), 0, stream, args);
 }
 
+void require_code() { attributes_of_kernels(); }
+
 bool has_dependent_launch() {
-  static const bool has = [] {
-    // Every kernel is compiled for the same list of architectures: this one speaks for all.
-    cudaFuncAttributes attributes{};
-    cuda_check(cudaFuncGetAttributes(&attributes, feed_kernel), "looking for the GPU's code");
-    return attributes.ptxVersion >= 90;
-  }();
+  static const bool has = attributes_of_kernels().ptxVersion >= 90;
   return has;
 }
 
