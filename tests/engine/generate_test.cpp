@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "tests/support/decode_ids.h"
 #include "tests/support/hashed_models.h"
 #include "tests/support/run_ids.h"
 
@@ -144,57 +145,13 @@ TEST_CASE("the caller can end a run, by text or by interruption") {
 
 TEST_CASE("decode hands over the ids that forward chooses, and ends where it is told to") {
   Fixture f;
-  const int n = static_cast<int>(f.prompt.size());
-  run_ids(*f.backend, f.prompt);
-  // What forward() chooses, step by step, from the id 5 on; nothing may choose `ban`.
-  const auto by_forward = [&](int n_ids, std::span<const int32_t> banned) {
-    std::vector<int32_t> ids;
-    int32_t id = 5;
-    for (int i = 0; i < n_ids; ++i) {
-      const int32_t zero = 0;
-      const int32_t position = n + i;
-      Outputs outputs;
-      outputs.rows = {&zero, 1};
-      outputs.banned = banned;
-      int32_t chosen = -1;
-      outputs.argmax = {&chosen, 1};
-      f.backend->forward({{&id, 1}, {&zero, 1}, {&position, 1}}, outputs);
-      ids.push_back(chosen);
-      id = chosen;
-    }
-    return ids;
-  };
-  // The ids that decode() hands over; stops after `until` of them.
-  const auto by_decode = [&](int n_max, size_t until, std::span<const int32_t> banned) {
-    std::vector<int32_t> ids;
-    f.backend->decode(0, 5, n, n_max, banned, [&](int32_t id) {
-      ids.push_back(id);
-      return ids.size() < until;
-    });
-    return ids;
-  };
-  const std::vector<int32_t> expected = by_forward(80, {});
-  const auto first = [&](size_t count) {
-    return std::vector<int32_t>(expected.begin(), expected.begin() + static_cast<ptrdiff_t>(count));
-  };
-  CHECK(by_decode(0, 1000, {}).empty());
-  CHECK(by_decode(1000, 1, {}) == first(1));
-  CHECK(by_decode(7, 1000, {}) == first(7));
-  CHECK(by_decode(1000, 9, {}) == first(9));
-  CHECK(by_decode(1000, 1000, {}) == expected);  // 20 + 80 positions: the context is full
-  const std::vector<int32_t> banned = {expected[0], expected[3]};
-  const std::vector<int32_t> without = by_decode(20, 1000, banned);
-  CHECK(without == by_forward(20, banned));
-  for (int32_t ban : banned) CHECK(std::count(without.begin(), without.end(), ban) == 0);
+  check_decode(*f.backend, f.prompt);
+}
 
-  std::vector<int32_t> every_id(static_cast<size_t>(f.model.config().vocab));
-  std::iota(every_id.begin(), every_id.end(), 0);
-  CHECK(by_decode(20, 1000, every_id) == std::vector<int32_t>{-1});
-  // What the callback throws comes through, and the backend goes on afterwards.
-  CHECK_THROWS_AS(
-      f.backend->decode(0, 5, n, 10, {}, [](int32_t) -> bool { throw std::runtime_error("full"); }),
-      std::runtime_error);
-  CHECK(by_decode(7, 1000, {}) == first(7));
+TEST_CASE("decode fails at the id that makes a value not finite, not before") {
+  const TempDir temp;
+  const std::string path = untied_model(temp);
+  check_fault_in_decode(path, [](const ModelFile& model) { return make_cpu_backend(model, {}); });
 }
 
 TEST_CASE("generate refuses what cannot run") {
