@@ -1,4 +1,5 @@
-// One narrow call per step between the engine's host logic and a device: forward().
+// The narrow calls between the engine's host logic and a device: forward(), one step, and decode(),
+// a run of greedy steps.
 //
 // A step is a batch of rows. Decode is one row per live sequence, prefill many rows of one. Both
 // devices run the same five ops a layer (kernels/ops.h) and give the same bits for a row, whatever
