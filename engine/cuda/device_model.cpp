@@ -179,7 +179,7 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
                          std::min<size_t>(cuda::kMaxInlineRows, rows));
   attention_rows = static_cast<int>(state_rows);
   workspace.attention = placer_.take<float>(state_rows * states_of_row);
-  const size_t n_done = state_rows * static_cast<size_t>(config.kv_heads);
+  const size_t n_done = state_rows * static_cast<size_t>(config.heads);
   workspace.attention_done = zeroed(placer_.take<int32_t>(n_done), n_done);
   workspace.best = zeroed(placer_.take<unsigned long long>(kLogitRows), kLogitRows);
   workspace.head_done = zeroed(placer_.take<int32_t>(1), 1);

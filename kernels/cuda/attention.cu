@@ -1,25 +1,46 @@
 // FlashDecoding with a fixed order (kernels/ops.h): chunks of 64 positions in parallel, merged in
-// ascending order.
+// ascending order. A few rows, each with a long past: decode. Many: attention_prefill.cu.
 //
-// Few rows: a block takes every n-th chunk of a kv head for one row, writes the chunks' states, and
-// the block that finishes last merges them. Many rows: a block takes all chunks of a (row, kv head)
-// and merges as it goes. The arithmetic is the same.
+// A block takes a run of chunks for one query head of one row, a few chunks at a time. Keys and
+// values that earlier steps have left in the cache are fetched before the previous kernel has
+// ended. Short contexts are one block's work from end to end; for long ones each block leaves the
+// states of its chunks in the workspace, and the block that finishes last merges them.
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/attention_prefill.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace edgellm::cuda {
 namespace {
 
-// Query heads of a kv head that a block works on at a time: one warp each for the softmax.
-constexpr int kMaxHeads = kWarps;
 // Lanes that share a score: lane t sums dimensions t, t + 8, ..., the last three fold steps cross
 // lanes.
 constexpr int kScoreLanes = kKeyLanes;
-// Positions that the block scores at once, and how often to cover a chunk.
+// Positions that a block scores at once.
 constexpr int kPositions = kThreads / kScoreLanes;
-constexpr int kRounds = kAttentionChunk / kPositions;
+// Up to this many passes over its chunks a block works alone.
+constexpr int kPassesAlone = 2;
+
+// What the kernels need of the workspace.
+struct States {
+  float* states;  // [row, head, max_chunks, head_dim + 2]: max, sum, o
+  int32_t* done;  // [row, head]
+  int max_chunks;
+};
+
+template <int kDims, int kCount>
+struct Shared {
+  float p[kCount * kAttentionChunk];
+  float o[kCount][kDims];  // of chunks that the block merges itself
+  float aside[kDims];      // what a rehearsal would put out
+  float max[kCount];
+  float a[kCount];  // factors of the merge
+  float b[kCount];
+  float sum;  // of all chunks so far
+  size_t tile[kCount];
+  bool last;
+};
 
 // Partial sum d of canonical_sum's products after the fold steps above Width: dimensions d,
 // d + Width, ... as a binary tree over kDims products.
@@ -39,189 +60,116 @@ __device__ inline float widen_element(uint16_t value) {
   return __half2float(__ushort_as_half(value));
 }
 
-// Working memory of a block. Queries are stored as keys are: [lane][head_dim / 8, padded].
-struct Shared {
-  float q[kMaxHeads][256];
-  float p[kMaxHeads][kAttentionChunk];
-  float max[kMaxHeads];
-  float a[kMaxHeads][32];  // factors of the merge, 32 chunks at a time
-  float b[kMaxHeads][32];
-  bool last;
-};
+// How the keys of a position lie in shared memory, and what a lane of the eight that share a score
+// takes of them. kExact: the head has exactly kDims dimensions; each lane's are contiguous in the
+// cache (key_index()), and 16 bytes of all lanes lie side by side here.
+template <class Element, int kDims, bool kExact>
+struct KeyRow {
+  static constexpr int kLane = kDims / kScoreLanes;             // dimensions of a lane
+  static constexpr int kLoads = kLane * sizeof(Element) / 16;  // its 16-byte words
 
-struct Item {
-  int row;
-  int kv_head;
-  int first_head;  // query heads first_head .. first_head + heads - 1
-  int heads;
-};
+  // Where word `from` of a position's keys goes.
+  __device__ static int place(int from) {
+    return kExact ? from % kLoads * kScoreLanes + from / kLoads : from;
+  }
 
-// What the kernels need of the workspace.
-struct States {
-  float* states;  // [row, head, max_chunks, head_dim + 2]
-  int32_t* done;  // [row, kv head]
-  int max_chunks;
-};
-
-// What a lane needs of the keys of one position: its kDims / 8 dimensions, absent ones zero.
-template <class Element, int kDims>
-struct KeyLane {
-  static constexpr int kCount = kDims / kScoreLanes;
-  float k[kCount];
-
-  __device__ void load(const Element* tile, int position, int lane, int head_dim) {
-    if (head_dim == kDims) {
-      // Contiguous and aligned: 16-byte loads.
-      constexpr int kPerLoad = 16 / sizeof(Element);
-      const uint4* from = reinterpret_cast<const uint4*>(tile + position * kDims + lane * kCount);
+  // Dot product of the lane's dimensions with those of a query, its part of the tree.
+  __device__ static float dot(const Element* keys, int lane, int head_dim,
+                              const float (&q)[kLane]) {
+    float k[kLane];
+    if constexpr (kExact) {
 #pragma unroll
-      for (int i = 0; i < kCount / kPerLoad; ++i) {
-        const uint4 packed = from[i];
-        const Element* elements = reinterpret_cast<const Element*>(&packed);
+      for (int i = 0; i < kLoads; ++i) {
+        const uint4 word = reinterpret_cast<const uint4*>(keys)[i * kScoreLanes + lane];
+        const Element* elements = reinterpret_cast<const Element*>(&word);
+        constexpr int kPerLoad = 16 / sizeof(Element);
 #pragma unroll
         for (int j = 0; j < kPerLoad; ++j) k[i * kPerLoad + j] = widen_element(elements[j]);
       }
-      return;
-    }
+    } else {
 #pragma unroll
-    for (int m = 0; m < kCount; ++m) {
-      const int d = lane + kScoreLanes * m;
-      k[m] = d < head_dim ? widen_element(tile[key_index(position, d, head_dim)]) : 0.0f;
+      for (int m = 0; m < kLane; ++m) {
+        const int d = lane + kScoreLanes * m;
+        k[m] = d < head_dim ? widen_element(keys[key_index(0, d, head_dim)]) : 0.0f;
+      }
     }
+    return fold_products<1, kLane>([&](int m) { return q[m] * k[m]; }, 0);
   }
 };
 
+// Sum of p * v for two neighbouring dimensions of a chunk's values [position, head_dim], in
+// ascending position.
 template <class Element>
-struct Tile {
-  const Element* keys;
-  const Element* values;
-  int count;  // positions in use
-
-  __device__ Tile(const AttentionArgs& args, int row, int kv_head, int chunk) {
-    const size_t at =
-        args.kv.tile_offset(args.places.sequence[row], chunk * kAttentionChunk, kv_head);
-    keys = static_cast<const Element*>(args.kv.k) + at;
-    values = static_cast<const Element*>(args.kv.v) + at;
-    count = min(kAttentionChunk, args.places.position[row] + 1 - chunk * kAttentionChunk);
-  }
-};
-
-// The queries of an item, in shared.q.
-template <int kDims>
-__device__ void load_q(const AttentionArgs& args, const Item& item, Shared& shared) {
-  const int head_dim = args.kv.head_dim;
-  for (int i = static_cast<int>(threadIdx.x); i < item.heads * kDims; i += kThreads) {
-    const int h = i / kDims;
-    const int d = i % kDims;
-    const float* q = args.q + (static_cast<size_t>(item.row) * static_cast<size_t>(args.heads) +
-                               static_cast<size_t>(item.first_head + h)) *
-                                  static_cast<size_t>(head_dim);
-    shared.q[h][d % kScoreLanes * (kDims / kScoreLanes) + d / kScoreLanes] =
-        d < head_dim ? q[d] : 0.0f;
-  }
-}
-
-// Softmax numerators of one chunk in shared.p and the maxima in shared.max; the tile's values in
-// `staged`. The first chunk of an item loads the queries too. Ends with a barrier.
-template <class Element, int kDims>
-__device__ void score_chunk(const AttentionArgs& args, const Tile<Element>& tile, const Item& item,
-                            bool first, float scale, Shared& shared, Element* staged) {
-  const int head_dim = args.kv.head_dim;
-  const int t = static_cast<int>(threadIdx.x);
-  const int lane = t % kScoreLanes;
-  const int group = t / kScoreLanes;
-  KeyLane<Element, kDims> keys[kRounds];
+__device__ inline float2 weighted_values(const float* p, const Element* values, int head_dim,
+                                         int count) {
+  float2 o = {0.0f, 0.0f};
+  const auto add = [&](float weight, int j) {
+    float2 v;
+    if constexpr (sizeof(Element) == 2) {
+      v = __half22float2(*reinterpret_cast<const __half2*>(values + j * head_dim));
+    } else {
+      v = *reinterpret_cast<const float2*>(values + j * head_dim);
+    }
+    o.x = fmaf(weight, v.x, o.x);
+    o.y = fmaf(weight, v.y, o.y);
+  };
+  int j = 0;
+  for (; j + 16 <= count; j += 16) {
 #pragma unroll
-  for (int n = 0; n < kRounds; ++n) {
-    const int position = group + n * kPositions;
-    if (position < tile.count) keys[n].load(tile.keys, position, lane, head_dim);
-  }
-  // The values arrive while the scores are computed.
-  const int value_words = tile.count * head_dim * static_cast<int>(sizeof(Element)) / 4;
-  constexpr int kWords = kAttentionChunk * kDims * static_cast<int>(sizeof(Element)) / 4 / kThreads;
-  uint32_t values[kWords];
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    const int word = t + i * kThreads;
-    if (word < value_words) values[i] = reinterpret_cast<const uint32_t*>(tile.values)[word];
-  }
-  if (first) {
-    load_q<kDims>(args, item, shared);
-    __syncthreads();
-  }
-#pragma unroll
-  for (int n = 0; n < kRounds; ++n) {
-    const int position = group + n * kPositions;
-    for (int h = 0; h < item.heads; ++h) {
-      const float* q = shared.q[h] + lane * (kDims / kScoreLanes);
-      float sum =
-          fold_products<1, kDims / kScoreLanes>([&](int m) { return q[m] * keys[n].k[m]; }, 0);
-      for (int width = kScoreLanes / 2; width >= 1; width /= 2) {
-        sum += __shfl_xor_sync(kAllLanes, sum, width);
-      }
-      if (lane == 0) {
-        shared.p[h][position] = position < tile.count ? (sum + 0.0f) * scale : -INFINITY;
-      }
+    for (int n = 0; n < 16; n += 4) {
+      const float4 weights = *reinterpret_cast<const float4*>(p + j + n);
+      add(weights.x, j + n);
+      add(weights.y, j + n + 1);
+      add(weights.z, j + n + 2);
+      add(weights.w, j + n + 3);
     }
   }
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    const int word = t + i * kThreads;
-    if (word < value_words) reinterpret_cast<uint32_t*>(staged)[word] = values[i];
-  }
-  __syncthreads();
-  const int h = t / 32;
-  if (h < item.heads) {
-    float* p = shared.p[h] + t % 32;
-    const float low = p[0];
-    const float high = p[32];
-    const float max = max_warp(fmaxf(low, high));
-    p[0] = canonical_exp(low - max);
-    p[32] = canonical_exp(high - max);
-    if (t % 32 == 0) shared.max[h] = max;
-  }
-  __syncthreads();
+  for (; j < count; ++j) add(p[j], j);
+  return o;
 }
 
-// Sum of p and of p * v for one head and two neighbouring dimensions, in ascending position.
-struct ChunkSums {
+__device__ inline float sum_of_weights(const float* p, int count) {
   float sum = 0.0f;
-  float o0 = 0.0f;
-  float o1 = 0.0f;
-
-  template <class Element>
-  __device__ ChunkSums(const float* p, const Element* staged, int head_dim, int count, int d) {
-    const Element* v = staged + d;
-    int j = 0;
-    for (; j + 16 <= count; j += 16) {
+  int j = 0;
+  for (; j + 16 <= count; j += 16) {
 #pragma unroll
-      for (int n = 0; n < 16; ++n) add(p[j + n], v + (j + n) * head_dim);
+    for (int n = 0; n < 16; n += 4) {
+      const float4 weights = *reinterpret_cast<const float4*>(p + j + n);
+      sum += weights.x;
+      sum += weights.y;
+      sum += weights.z;
+      sum += weights.w;
     }
-    for (; j < count; ++j) add(p[j], v + j * head_dim);
   }
+  for (; j < count; ++j) sum += p[j];
+  return sum;
+}
 
- private:
-  __device__ void add(float weight, const uint16_t* v) {
-    const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(v));
-    add(weight, pair);
-  }
-  __device__ void add(float weight, const float* v) {
-    add(weight, *reinterpret_cast<const float2*>(v));
-  }
-  __device__ void add(float weight, float2 v) {
-    sum += weight;
-    o0 = fmaf(weight, v.x, o0);
-    o1 = fmaf(weight, v.y, o1);
+// Factors of the merge of up to 32 chunks, lane c for chunk c; absent ones have max = -infinity.
+// `running` is the maximum of the chunks before and becomes that of all.
+struct MergeFactors {
+  float a, b;
+
+  __device__ MergeFactors(float max, float& running) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    // M' is a prefix maximum, so that the factors of all chunks are found at once.
+    float prefix = fmaxf(max, running);
+    for (int width = 1; width < 32; width *= 2) {
+      const float other = __shfl_up_sync(kAllLanes, prefix, width);
+      if (lane >= width) prefix = fmaxf(prefix, other);
+    }
+    float before = __shfl_up_sync(kAllLanes, prefix, 1);
+    if (lane == 0) before = running;
+    a = canonical_exp(before - prefix);
+    b = canonical_exp(max - prefix);
+    running = __shfl_sync(kAllLanes, prefix, 31);
   }
 };
 
-__device__ inline float* out_of(const AttentionArgs& args, int row, int head) {
-  return args.out +
-         (static_cast<size_t>(row) * static_cast<size_t>(args.heads) + static_cast<size_t>(head)) *
-             static_cast<size_t>(args.kv.head_dim);
-}
+// The first chunk of a row meets an empty state: sum and o are 0, a = 0 and b = 1, which leaves
+// its own state, exactly.
+constexpr float kEmpty = -INFINITY;
 
-// A chunk's state in the workspace: max, sum, then o[head_dim].
 __device__ inline float* state_of(const AttentionArgs& args, const States& states, int row,
                                   int head, int chunk) {
   return states.states +
@@ -231,207 +179,287 @@ __device__ inline float* state_of(const AttentionArgs& args, const States& state
              static_cast<size_t>(args.kv.head_dim + 2);
 }
 
-// Merges the states of all chunks of a row's heads first_head .. + heads - 1, in ascending order,
-// with the whole block. M' is a prefix maximum, so the factors of 32 chunks are found at once; what
-// stays in order is one fma a chunk.
-__device__ void merge_chunks(const AttentionArgs& args, const States& states, const Item& item,
-                             int chunks, Shared& shared) {
-  constexpr int kPerThread = kMaxHeads * 256 / kThreads;
-  const int t = static_cast<int>(threadIdx.x);
+// Merges the states of a row's chunks for one head, a thread for each dimension.
+__device__ void merge_states(const AttentionArgs& args, const States& states, int row, int head,
+                             int chunks, float* out) {
+  constexpr int kBatch = 8;
+  const int d = static_cast<int>(threadIdx.x);
+  const int lane = d % 32;
   const int head_dim = args.kv.head_dim;
-  float o[kPerThread] = {};
-  float sum[kPerThread] = {};
-  float running = 0.0f;  // of the warp's head: the maximum so far
+  // Whole warps stay together: lanes exchange the factors.
+  if (d / 32 * 32 >= head_dim) return;
+  const int own_d = min(d, head_dim - 1);
+  const size_t stride = static_cast<size_t>(head_dim + 2);
+  float running = kEmpty;
+  float sum = 0.0f;
+  float o = 0.0f;
   for (int begin = 0; begin < chunks; begin += 32) {
-    const int h = t / 32;
-    const int c = begin + t % 32;
-    if (h < item.heads) {
-      const float max =
-          c < chunks ? __ldcg(state_of(args, states, item.row, item.first_head + h, c)) : -INFINITY;
-      // Inclusive prefix maximum over the lanes, then with what came before.
-      float prefix = max;
-      for (int width = 1; width < 32; width *= 2) {
-        const float other = __shfl_up_sync(kAllLanes, prefix, static_cast<unsigned>(width));
-        if (t % 32 >= width) prefix = fmaxf(prefix, other);
-      }
-      if (begin > 0) prefix = fmaxf(prefix, running);
-      float before = __shfl_up_sync(kAllLanes, prefix, 1);
-      if (t % 32 == 0) before = running;
-      shared.a[h][t % 32] = canonical_exp(before - prefix);
-      shared.b[h][t % 32] = canonical_exp(max - prefix);
-      running = __shfl_sync(kAllLanes, prefix, 31);
+    const float* state = state_of(args, states, row, head, begin);
+    const int count = min(32, chunks - begin);
+    float max = -INFINITY;
+    float chunk_sum = 0.0f;
+    if (lane < count) {
+      max = __ldcg(state + static_cast<size_t>(lane) * stride);
+      chunk_sum = __ldcg(state + static_cast<size_t>(lane) * stride + 1);
     }
-    __syncthreads();
-    const int end = min(32, chunks - begin);
+    const MergeFactors factors(max, running);
+    const float scaled_sum = chunk_sum * factors.b;
+    for (int c = 0; c < count; c += kBatch) {
+      float chunk_o[kBatch];
 #pragma unroll
-    for (int n = 0; n < kPerThread; ++n) {
-      const int i = t + n * kThreads;
-      if (i >= item.heads * head_dim) break;
-      const int head = i / head_dim;
-#pragma unroll 4
-      for (int j = 0; j < end; ++j) {
-        const float* state = state_of(args, states, item.row, item.first_head + head, begin + j);
-        const float chunk_sum = __ldcg(state + 1);
-        const float chunk_o = __ldcg(state + 2 + i % head_dim);
-        if (begin + j == 0) {
-          sum[n] = chunk_sum;
-          o[n] = chunk_o;
-        } else {
-          sum[n] = fmaf(sum[n], shared.a[head][j], chunk_sum * shared.b[head][j]);
-          o[n] = fmaf(o[n], shared.a[head][j], chunk_o * shared.b[head][j]);
+      for (int i = 0; i < kBatch; ++i) {
+        chunk_o[i] = c + i < count
+                         ? __ldcg(state + static_cast<size_t>(c + i) * stride + 2 + own_d)
+                         : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int from = (c + i) % 32;
+        const float a = __shfl_sync(kAllLanes, factors.a, from);
+        const float b = __shfl_sync(kAllLanes, factors.b, from);
+        const float s = __shfl_sync(kAllLanes, scaled_sum, from);
+        if (c + i < count) {
+          sum = fmaf(sum, a, s);
+          o = fmaf(o, a, chunk_o[i] * b);
         }
       }
     }
-    __syncthreads();
   }
-#pragma unroll
-  for (int n = 0; n < kPerThread; ++n) {
-    const int i = t + n * kThreads;
-    if (i >= item.heads * head_dim) break;
-    out_of(args, item.row, item.first_head + i / head_dim)[i % head_dim] = o[n] / sum[n];
-  }
+  if (d < head_dim) out[d] = o / sum;
 }
 
-template <class Element, int kDims>
-__global__ void __launch_bounds__(kThreads)
+// As the linear kernels (linear.cu), a block rehearses its work before the previous kernel has
+// ended.
+template <class Element, int kDims, bool kExact, int kCount>
+__global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     decode_kernel(AttentionArgs args, States states, int group, float scale) {
-  extern __shared__ uint4 staged_memory[];
-  Element* staged = reinterpret_cast<Element*>(staged_memory);
-  __shared__ Shared shared;
+  using Keys = KeyRow<Element, kDims, kExact>;
+  constexpr int kPerChunk = kThreads / kCount;  // threads that sum a chunk's values
+  extern __shared__ uint4 memory[];             // keys, then values: [kCount, 64, head_dim] each
+  __shared__ Shared<kDims, kCount> shared;
   const int t = static_cast<int>(threadIdx.x);
-  const int head_dim = args.kv.head_dim;
+  const bool service = t >= kThreads;
+  const int head_dim = kExact ? kDims : args.kv.head_dim;
+  const int head = static_cast<int>(blockIdx.x);
+  const int worker = static_cast<int>(blockIdx.y);
   const int row = static_cast<int>(blockIdx.z);
-  const int kv_head = static_cast<int>(blockIdx.x);
   let_next_start();
-  wait_for_previous();
-  const int chunks = args.places.position[row] / kAttentionChunk + 1;
-  const int workers = min(chunks, static_cast<int>(gridDim.y));
-  if (static_cast<int>(blockIdx.y) >= workers) return;
-  for (int first = 0; first < group; first += kMaxHeads) {
-    const Item item{row, kv_head, kv_head * group + first, min(kMaxHeads, group - first)};
-    for (int c = static_cast<int>(blockIdx.y); c < chunks; c += workers) {
-      const Tile<Element> tile(args, row, kv_head, c);
-      score_chunk<Element, kDims>(args, tile, item, c == static_cast<int>(blockIdx.y), scale,
-                                  shared, staged);
-      for (int i = 2 * t; i < item.heads * head_dim; i += 2 * kThreads) {
-        const int h = i / head_dim;
-        const int d = i % head_dim;
-        const ChunkSums sums(shared.p[h], staged, head_dim, tile.count, d);
-        if (chunks == 1) {
-          float* out = out_of(args, row, item.first_head + h) + d;
-          out[0] = sums.o0 / sums.sum;
-          out[1] = sums.o1 / sums.sum;
-          continue;
+
+  // Places are inputs of the step, written before its first kernel starts.
+  const int kv_head = head / group;
+  const int sequence = args.places.sequence[row];
+  const int position = args.places.position[row];
+  const int chunks = position / kAttentionChunk + 1;
+  // Keys and values from `fresh` on are written by this pass, those before by earlier ones.
+  int fresh = position;
+  for (int r = 0; r < args.rows; ++r) {
+    if (args.places.sequence[r] == sequence) fresh = min(fresh, args.places.position[r]);
+  }
+  const int workers =
+      chunks <= kPassesAlone * kCount ? 1 : min(static_cast<int>(gridDim.y), chunks);
+  if (worker >= workers) return;
+  // This block's chunks.
+  const int begin_chunk = static_cast<int>(static_cast<long long>(chunks) * worker / workers);
+  const int end_chunk = static_cast<int>(static_cast<long long>(chunks) * (worker + 1) / workers);
+
+  const int lane = t % kScoreLanes;
+  const int own_chunk = t / kPerChunk;  // whose values the thread sums, among those of a pass
+  const int own_d = t % kPerChunk * 2;
+  const int row_bytes = head_dim * static_cast<int>(sizeof(Element));
+  const int tile_words = kAttentionChunk * row_bytes / 16;
+  const Element* keys = reinterpret_cast<const Element*>(memory);
+  const Element* values = reinterpret_cast<const Element*>(memory + kCount * tile_words);
+  const size_t row_of_heads = (static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
+                               static_cast<size_t>(head)) *
+                              static_cast<size_t>(head_dim);
+  float q[Keys::kLane] = {};
+  float running = kEmpty;  // the service warp's
+  float sum = 0.0f;
+  float merged = 0.0f;  // of dimension t
+
+  bool rehearsal = true;
+  for (int first = begin_chunk; first < end_chunk;) {
+    const int n_chunks = min(kCount, end_chunk - first);
+    const int first_position = first * kAttentionChunk;
+    const int in_use = min(n_chunks * kAttentionChunk, position + 1 - first_position);
+    // Copies positions begin .. end - 1 of the pass, by whole 16-byte words.
+    const auto copy = [&](int begin, int end) {
+      for (int c = begin / kAttentionChunk; c * kAttentionChunk < end; ++c) {
+        const size_t tile = shared.tile[c];
+        const uint4* k = reinterpret_cast<const uint4*>(static_cast<const Element*>(args.kv.k) +
+                                                        tile);
+        const uint4* v = reinterpret_cast<const uint4*>(static_cast<const Element*>(args.kv.v) +
+                                                        tile);
+        const int last = min(kAttentionChunk, end - c * kAttentionChunk) * row_bytes;
+        int word = max(0, begin - c * kAttentionChunk) * row_bytes / 16 + t;
+        for (; 16 * word < last; word += kThreads) {
+          int to = word;
+          if constexpr (kExact) {
+            constexpr int kRow = kScoreLanes * Keys::kLoads;
+            to = word / kRow * kRow + Keys::place(word % kRow);
+          }
+          copy_async(memory + c * tile_words + to, k + word);
+          copy_async(memory + (kCount + c) * tile_words + word, v + word);
         }
-        float* state = state_of(args, states, row, item.first_head + h, c);
-        state[2 + d] = sums.o0;
-        state[3 + d] = sums.o1;
-        if (d == 0) {
-          state[0] = shared.max[h];
-          state[1] = sums.sum;
-        }
+      }
+    };
+    if (rehearsal || first != begin_chunk) {
+      if (t < n_chunks) {
+        shared.tile[t] =
+            args.kv.tile_offset(sequence, first_position + t * kAttentionChunk, kv_head);
       }
       __syncthreads();
     }
+    if (rehearsal) {
+      if (!service) copy(0, min(in_use, max(0, fresh - first_position)));
+    } else if (first == begin_chunk) {
+      wait_for_previous();
+      if (!service) {
+#pragma unroll
+        for (int m = 0; m < Keys::kLane; ++m) {
+          const int d = lane + kScoreLanes * m;
+          if (kExact || d < head_dim) q[m] = args.q[row_of_heads + static_cast<size_t>(d)];
+        }
+        copy(min(in_use, max(0, fresh - first_position)), in_use);
+      }
+    } else if (!service) {
+      copy(0, in_use);
+    }
+    wait_for_copies();
+    __syncthreads();
+    const int count = rehearsal ? min(in_use, 17) : in_use;
+    if (!service) {
+#pragma unroll 1
+      for (int begin = 0; begin < count; begin += kPositions) {
+        const int p = begin + t / kScoreLanes;
+        float score = Keys::dot(keys + p * head_dim, lane, head_dim, q);
+        for (int width = kScoreLanes / 2; width >= 1; width /= 2) {
+          score += __shfl_xor_sync(kAllLanes, score, width);
+        }
+        if (lane == 0) shared.p[p] = (score + 0.0f) * scale;
+      }
+    }
+    __syncthreads();
+    if (t / 32 * kAttentionChunk < count) {
+      const int p = t / 32 * kAttentionChunk + t % 32;
+      const float low = p < count ? shared.p[p] : -INFINITY;
+      const float high = p + 32 < count ? shared.p[p + 32] : -INFINITY;
+      const float max = max_warp(fmaxf(low, high));
+      shared.p[p] = canonical_exp(low - max);
+      shared.p[p + 32] = canonical_exp(high - max);
+      if (t % 32 == 0) shared.max[t / 32] = max;
+    }
+    __syncthreads();
+
+    const bool alone = workers == 1 || rehearsal;
+    if (service) {
+      const int c = t - kThreads;
+      const int own_count = min(kAttentionChunk, count - c * kAttentionChunk);
+      float max = -INFINITY;
+      float chunk_sum = 0.0f;
+      if (own_count > 0) {
+        max = shared.max[c];
+        chunk_sum = sum_of_weights(shared.p + c * kAttentionChunk, own_count);
+      }
+      if (alone) {
+        const MergeFactors factors(max, running);
+        if (c < kCount) {
+          shared.a[c] = factors.a;
+          shared.b[c] = factors.b;
+        }
+        for (int i = 0; i < n_chunks; ++i) {
+          sum = fmaf(sum, __shfl_sync(kAllLanes, factors.a, i),
+                     __shfl_sync(kAllLanes, chunk_sum * factors.b, i));
+        }
+        if (c == 0) shared.sum = sum;
+      } else if (own_count > 0) {
+        float* state = state_of(args, states, row, head, first + c);
+        state[0] = max;
+        state[1] = chunk_sum;
+      }
+    } else {
+      const int own_count = min(kAttentionChunk, count - own_chunk * kAttentionChunk);
+      if (own_count > 0 && own_d < head_dim) {
+        const float2 o = weighted_values(
+            shared.p + own_chunk * kAttentionChunk,
+            values + own_chunk * kAttentionChunk * head_dim + own_d, head_dim, own_count);
+        float* to = alone ? shared.o[own_chunk] + own_d
+                          : state_of(args, states, row, head, first + own_chunk) + 2 + own_d;
+        to[0] = o.x;
+        to[1] = o.y;
+      }
+    }
+    __syncthreads();
+    if (alone && t < head_dim) {
+      for (int c = 0; c * kAttentionChunk < count; ++c) {
+        merged = fmaf(merged, shared.a[c], shared.o[c][t] * shared.b[c]);
+      }
+      float* to = rehearsal ? shared.aside + t : args.out + row_of_heads + t;
+      if (first + kCount >= end_chunk) *to = merged / shared.sum;
+    }
+    if (rehearsal) {
+      running = kEmpty;
+      sum = 0.0f;
+      merged = 0.0f;
+      rehearsal = false;
+    } else {
+      // The next pass overwrites keys and values at once, the rest after its own barriers.
+      first += kCount;
+    }
   }
-  if (chunks == 1) return;
+  if (workers == 1) return;
 
   // Every block has written its states before it counts itself done (fence, then the counter); the
   // block that counts last therefore sees all of them (counter, then fence).
   __threadfence();
   __syncthreads();
   if (t == 0) {
-    int32_t* done = states.done + row * args.kv.kv_heads + kv_head;
+    int32_t* done = states.done + row * args.heads + head;
     shared.last = atomicAdd(done, 1) == workers - 1;
     if (shared.last) *done = 0;
   }
   __syncthreads();
   if (!shared.last) return;
   __threadfence();
-  for (int first = 0; first < group; first += kMaxHeads) {
-    const Item item{row, kv_head, kv_head * group + first, min(kMaxHeads, group - first)};
-    merge_chunks(args, states, item, chunks, shared);
-  }
+  merge_states(args, states, row, head, chunks, args.out + row_of_heads);
 }
 
-template <class Element, int kDims>
-__global__ void __launch_bounds__(kThreads)
-    prefill_kernel(AttentionArgs args, int group, float scale) {
-  // Pairs of dimensions that one thread carries along.
-  constexpr int kPerThread = kMaxHeads * kDims / 2 / kThreads;
-  extern __shared__ uint4 staged_memory[];
-  Element* staged = reinterpret_cast<Element*>(staged_memory);
-  __shared__ Shared shared;
-  const int t = static_cast<int>(threadIdx.x);
-  const int head_dim = args.kv.head_dim;
-  const int row = static_cast<int>(blockIdx.x);
-  const int kv_head = static_cast<int>(blockIdx.y);
-  let_next_start();
-  wait_for_previous();
-  const int chunks = args.places.position[row] / kAttentionChunk + 1;
-  for (int first = 0; first < group; first += kMaxHeads) {
-    const Item item{row, kv_head, kv_head * group + first, min(kMaxHeads, group - first)};
-    float max[kPerThread];
-    float sum[kPerThread];
-    float o0[kPerThread];
-    float o1[kPerThread];
-    for (int c = 0; c < chunks; ++c) {
-      const Tile<Element> tile(args, row, kv_head, c);
-      score_chunk<Element, kDims>(args, tile, item, c == 0, scale, shared, staged);
-#pragma unroll
-      for (int n = 0; n < kPerThread; ++n) {
-        const int i = 2 * (t + n * kThreads);
-        if (i >= item.heads * head_dim) break;
-        const int h = i / head_dim;
-        const ChunkSums sums(shared.p[h], staged, head_dim, tile.count, i % head_dim);
-        if (c == 0) {
-          max[n] = shared.max[h];
-          sum[n] = sums.sum;
-          o0[n] = sums.o0;
-          o1[n] = sums.o1;
-          continue;
-        }
-        const float new_max = fmaxf(max[n], shared.max[h]);
-        const float a = canonical_exp(max[n] - new_max);
-        const float b = canonical_exp(shared.max[h] - new_max);
-        max[n] = new_max;
-        sum[n] = fmaf(sum[n], a, sums.sum * b);
-        o0[n] = fmaf(o0[n], a, sums.o0 * b);
-        o1[n] = fmaf(o1[n], a, sums.o1 * b);
-      }
-      __syncthreads();
-    }
-#pragma unroll
-    for (int n = 0; n < kPerThread; ++n) {
-      const int i = 2 * (t + n * kThreads);
-      if (i >= item.heads * head_dim) break;
-      float* out = out_of(args, row, item.first_head + i / head_dim) + i % head_dim;
-      out[0] = o0[n] / sum[n];
-      out[1] = o1[n] / sum[n];
+// Blocks that share a row's chunks for a head. All have room at once, one on each SM, and the grid
+// does not depend on the position: blocks without a chunk end at once.
+int workers_for(const AttentionArgs& args, int max_chunks, int per_pass) {
+  if (max_chunks <= kPassesAlone * per_pass) return 1;
+  return std::max(1, std::min(max_chunks, multiprocessors() / (args.rows * args.heads)));
+}
+
+template <class Element, int kDims, bool kExact, int kCount>
+void launch_count(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  const size_t shared_bytes =
+      2 * static_cast<size_t>(kCount * kAttentionChunk * args.kv.head_dim) * sizeof(Element);
+  // Less at a time where shared memory is small (compute capability 7.5: 64 KiB).
+  if constexpr (kCount > 1) {
+    if (shared_bytes > max_dynamic_shared()) {
+      launch_count<Element, kDims, kExact, kCount / 2>(args, workspace, stream);
+      return;
     }
   }
+  launch(decode_kernel<Element, kDims, kExact, kCount>,
+         dim3(static_cast<unsigned>(args.heads),
+              static_cast<unsigned>(workers_for(args, workspace.max_chunks, kCount)),
+              static_cast<unsigned>(args.rows)),
+         dim3(kThreads + 32), shared_bytes, stream, args,
+         States{workspace.attention, workspace.attention_done, workspace.max_chunks},
+         args.heads / args.kv.kv_heads, attention_scale(args.kv.head_dim));
 }
 
 template <class Element, int kDims>
 void launch_attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const int group = args.heads / args.kv.kv_heads;
-  const float scale = attention_scale(args.kv.head_dim);
-  const size_t staged_bytes =
-      static_cast<size_t>(kAttentionChunk * args.kv.head_dim) * sizeof(Element);
-  if (args.rows > kMaxInlineRows) {
-    launch(prefill_kernel<Element, kDims>,
-           dim3(static_cast<unsigned>(args.rows), static_cast<unsigned>(args.kv.kv_heads)),
-           dim3(kThreads), staged_bytes, stream, args, group, scale);
-    return;
+  // Chunks that a block works on at a time: a thread sums two dimensions of one.
+  constexpr int kCount = 2 * kThreads / kDims * 2 / static_cast<int>(sizeof(Element));
+  if (args.kv.head_dim == kDims) {
+    launch_count<Element, kDims, true, kCount>(args, workspace, stream);
+  } else {
+    launch_count<Element, kDims, false, kCount>(args, workspace, stream);
   }
-  // About two blocks for each SM of a large GPU; each takes every n-th chunk, so that the grid does
-  // not depend on the position. Blocks without a chunk end at once.
-  const int splits = max(1, min(workspace.max_chunks, 256 / (args.rows * args.kv.kv_heads)));
-  launch(decode_kernel<Element, kDims>,
-         dim3(static_cast<unsigned>(args.kv.kv_heads), static_cast<unsigned>(splits),
-              static_cast<unsigned>(args.rows)),
-         dim3(kThreads), staged_bytes, stream, args,
-         States{workspace.attention, workspace.attention_done, workspace.max_chunks}, group, scale);
 }
 
 template <class Element>
@@ -448,7 +476,9 @@ void attention_of(const AttentionArgs& args, const Workspace& workspace, cudaStr
 }  // namespace
 
 void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (args.kv.type == KvType::kF16) {
+  if (args.rows > kMaxInlineRows) {
+    attention_rows(args, stream);
+  } else if (args.kv.type == KvType::kF16) {
     attention_of<uint16_t>(args, workspace, stream);
   } else {
     attention_of<float>(args, workspace, stream);

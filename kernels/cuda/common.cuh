@@ -39,13 +39,6 @@ __device__ inline void let_next_start() {
 // ---- Reductions
 // -----------------------------------------------------------------------------------
 
-// Working memory of quantise_row() and rms_factor().
-struct Reduction {
-  float partial[kPartials];
-  float max[kWarps];
-  int sum[kWarps];
-};
-
 __device__ inline float fold_warp(float value) {
   for (int width = 16; width >= 1; width /= 2) value += __shfl_xor_sync(kAllLanes, value, width);
   return value;
@@ -61,11 +54,35 @@ __device__ inline float fold_partials(const float* partial) {
   return fold_warp((a + c) + (b + d)) + 0.0f;
 }
 
-__device__ inline float max_warp(float value) {
+__device__ inline uint32_t max_warp(uint32_t value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(kAllLanes, value);
+#else
   for (int width = 16; width >= 1; width /= 2) {
-    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, width));
+    value = max(value, __shfl_xor_sync(kAllLanes, value, width));
   }
   return value;
+#endif
+}
+
+__device__ inline int sum_warp(int value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(kAllLanes, value);
+#else
+  for (int width = 16; width >= 1; width /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, width);
+  }
+  return value;
+#endif
+}
+
+// Exact, but for the sign of a zero.
+__device__ inline float max_warp(float value) {
+  // Bits whose order as integers is that of the numbers.
+  const uint32_t bits = __float_as_uint(value);
+  const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  const uint32_t largest = max_warp(ordered);
+  return __uint_as_float((largest & 0x80000000u) != 0 ? largest & 0x7fffffffu : ~largest);
 }
 
 __device__ inline float rms_factor(float sum_of_squares, int n, float eps) {
@@ -74,94 +91,38 @@ __device__ inline float rms_factor(float sum_of_squares, int n, float eps) {
 
 __device__ inline void set_fault(int32_t* fault, int value) { atomicCAS(fault, 0, value); }
 
-// ---- Quantised activation rows
-// --------------------------------------------------------------------
+// ---- Copies into shared memory that run by themselves (compute capability 8.0 and newer)
 
-struct RowScale {
-  int32_t sum;  // of the codes
-  float s;      // codes per unit
-  float r;      // RMS factor of a folded norm, 1 where there is none
-};
-
-// Columns of a quantised row, rounded up to whole 16-byte loads of weights.
-__host__ __device__ inline int padded_columns(int cols) { return (cols + 63) / 64 * 64; }
-
-// Where a column's code lies in a row of `chunks` chunks of 64 columns: the four 16-byte quarters
-// of all chunks one after the other, so that lanes on neighbouring chunks read neighbouring banks.
-// In a quarter word f holds columns f, f + 4, f + 8, f + 12: those of bit field f of a word of
-// weights.
-__device__ inline int code_place(int column, int chunks) {
-  const int quarter = column >> 4 & 3;
-  const int within = (column & 3) << 2 | (column >> 2 & 3);
-  return (quarter * chunks + (column >> 6)) * 16 + within;
+__device__ inline void copy_async(void* shared, const void* global) {  // 16 bytes
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+               "l"(global)
+               : "memory");
+#else
+  *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
+#endif
 }
 
-// Quantises a row (kernels/ops.h, QkvArgs and ProjectArgs) into `codes` [padded_columns(n)], with
-// the whole block. Ends with a barrier.
-__device__ inline RowScale quantise_row(const float* x, const float* gain, float eps, int n,
-                                        int8_t* codes, Reduction& scratch, int32_t* fault,
-                                        int layer) {
-  // Values that a thread keeps between the two passes: rows of up to 3072 columns are read once.
-  constexpr int kKept = 12;
-  const int t = static_cast<int>(threadIdx.x);
-  float kept[kKept];
-  float partial = 0.0f;
-  float largest = 0.0f;
-  bool finite = true;
-  const auto measure = [&](int i) {
-    const float v = x[i];
-    float z = v;
-    if (gain != nullptr) {
-      z = v * gain[i];
-      partial = fmaf(v, v, partial);
-    }
-    finite = finite && isfinite(z);
-    largest = fmaxf(largest, fabsf(z));
-    return z;
-  };
-#pragma unroll
-  for (int j = 0; j < kKept; ++j) {
-    const int i = t + j * kThreads;
-    kept[j] = i < n ? measure(i) : 0.0f;
-  }
-#pragma unroll 8
-  for (int i = t + kKept * kThreads; i < n; i += kThreads) measure(i);
+// Closes a group of copies of this thread.
+__device__ inline void end_of_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
 
-  // A value that is not finite travels as an infinite maximum.
-  largest = max_warp(finite ? largest : INFINITY);
-  if (t % 32 == 0) scratch.max[t / 32] = largest;
-  scratch.partial[t] = partial;
-  __syncthreads();
-  float amax = scratch.max[0];
-  for (int w = 1; w < kWarps; ++w) amax = fmaxf(amax, scratch.max[w]);
-  RowScale row{0, 1.0f, 1.0f};
-  if (gain != nullptr) row.r = rms_factor(fold_partials(scratch.partial), n, eps);
-  finite = isfinite(amax);
-  if (!finite && t == 0) set_fault(fault, layer + 1);
-  const bool zero = !finite || (gain != nullptr && amax == 0.0f);
-  if (!zero) row.s = (1.0f / fmaxf(amax, gain != nullptr ? 1e-30f : 1e-5f)) * 127.0f;
+// Waits for this thread's groups of copies but the newest one.
+__device__ inline void wait_for_older_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group 1;" ::: "memory");
+#endif
+}
 
-  const int padded = padded_columns(n);
-  int sum = 0;
-  const auto write = [&](int i, float z) {
-    const int code = zero ? 0 : max(-128, min(127, __float2int_rn(z * row.s)));
-    codes[code_place(i, padded / 64)] = static_cast<int8_t>(code);
-    sum += code;
-  };
-#pragma unroll
-  for (int j = 0; j < kKept; ++j) {
-    const int i = t + j * kThreads;
-    if (i < padded) write(i, kept[j]);
-  }
-#pragma unroll 8
-  for (int i = t + kKept * kThreads; i < padded; i += kThreads) {
-    write(i, i >= n ? 0.0f : gain != nullptr ? x[i] * gain[i] : x[i]);
-  }
-  for (int width = 16; width >= 1; width /= 2) sum += __shfl_xor_sync(kAllLanes, sum, width);
-  if (t % 32 == 0) scratch.sum[t / 32] = sum;
-  __syncthreads();
-  for (int w = 0; w < kWarps; ++w) row.sum += scratch.sum[w];
-  return row;
+// Waits for all copies of this thread.
+__device__ inline void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
 }
 
 // ---- Ternary dot product
@@ -173,37 +134,24 @@ __device__ inline int dot_u8_s8(uint32_t a, int b, int acc) {
   return acc;
 }
 
-// 16 bytes of codes, 64 weights, with the codes of T activation rows.
+// Dot products of weights (cuda.h) with int8 activations, sixteen columns at a time: the sum of
+// (w + 1) * x.
 //
-// The stored codes 00, 01, 11 xor 01 are 1, 0, 2: 1 - w for the weight w. One logic operation with
-// one of four masks leaves the four weights of a bit field in place, worth 1, 4, 16 or 64 times as
-// much; finish() shifts the field's sum down, exactly.
-template <int T>
-struct TernaryDot {
-  int field[T][4] = {};
+// One logic operation leaves the four weights of a bit field in place, worth 1 or 16 times as much
+// (the other two fields are shifted first); sum() shifts their sum down, exactly.
+struct RowDot {
+  int low = 0;
+  int high = 0;
 
-  // `x`: quantised rows of `chunks` chunks (code_place()); `chunk`: the one the weights belong to.
-  __device__ void add(uint4 codes, const int8_t* x, int chunk, int chunks) {
-    const uint32_t w[4] = {codes.x ^ 0x55555555u, codes.y ^ 0x55555555u, codes.z ^ 0x55555555u,
-                           codes.w ^ 0x55555555u};
-#pragma unroll
-    for (int t = 0; t < T; ++t) {
-      const int4* a = reinterpret_cast<const int4*>(x) + 4 * t * chunks + chunk;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int4 v = a[i * chunks];
-        field[t][0] = dot_u8_s8(w[i] & 0x03030303u, v.x, field[t][0]);
-        field[t][1] = dot_u8_s8(w[i] & 0x0c0c0c0cu, v.y, field[t][1]);
-        field[t][2] = dot_u8_s8(w[i] & 0x30303030u, v.z, field[t][2]);
-        field[t][3] = dot_u8_s8(w[i] & 0xc0c0c0c0u, v.w, field[t][3]);
-      }
-    }
+  // `weights`: a word of a row; `x`: the codes of its sixteen columns.
+  __device__ void add(uint32_t weights, uint4 x) {
+    const uint32_t odd = weights >> 2;
+    low = dot_u8_s8(weights & 0x03030303u, static_cast<int>(x.x), low);
+    low = dot_u8_s8(odd & 0x03030303u, static_cast<int>(x.y), low);
+    high = dot_u8_s8(weights & 0x30303030u, static_cast<int>(x.z), high);
+    high = dot_u8_s8(odd & 0x30303030u, static_cast<int>(x.w), high);
   }
-
-  // sum of (1 - w) * x for activation row t.
-  __device__ int finish(int t) const {
-    return field[t][0] + (field[t][1] >> 2) + (field[t][2] >> 4) + (field[t][3] >> 6);
-  }
+  __device__ int sum() const { return low + (high >> 4); }
 };
 
 }  // namespace edgellm::cuda

@@ -45,7 +45,7 @@ struct Workspace {
   float* row_r = nullptr;              // [max_rows]
   int32_t* row_sum = nullptr;          // [max_rows]
   float* attention = nullptr;          // [kMaxInlineRows, heads, chunks, head_dim + 2]
-  int32_t* attention_done = nullptr;   // [kMaxInlineRows, kv_heads], zero between launches
+  int32_t* attention_done = nullptr;   // [kMaxInlineRows, heads], zero between launches
   unsigned long long* best = nullptr;  // [max output rows] arg-max in progress
   int32_t* head_done = nullptr;        // [1], zero between launches
   int max_chunks = 0;                  // of the context

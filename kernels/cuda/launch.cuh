@@ -24,6 +24,19 @@ inline size_t max_dynamic_shared() {
   return bytes;
 }
 
+// Of the current device.
+inline int multiprocessors() {
+  static const int count = [] {
+    int device = 0;
+    int n = 0;
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device),
+               "cudaDeviceGetAttribute");
+    return n;
+  }();
+  return count;
+}
+
 // Whether the kernels, as they were compiled for the current device, can start before the one
 // before them has ended (common.cuh). Code for an older architecture that the driver translated for
 // a newer device cannot: it holds no wait. In feed.cu.

@@ -1,391 +1,372 @@
-// qkv, attn_out, ffn_up and ffn_down: quantise, ternary product, and each op's own ending.
+// qkv, attn_out, ffn_up and ffn_down for one activation row: decode. More rows: matmul.cu.
 //
-// A block takes a few output rows and kTokens activation rows. It first quantises the activation
-// rows into shared memory (every block for itself: cheaper than another launch and a round trip),
-// or fetches them where a launch before has done so for many rows. Then groups of lanes share an
-// output row along its columns, and the ending runs on the finished results in shared memory.
-#include "kernels/cuda/common.cuh"
+// A block owns a few pairs of output rows. It fetches their weights into shared memory before the
+// previous kernel has ended; then its warps quantise the activation row (every block for itself:
+// cheaper than another launch and a round trip), and each warp multiplies its rows and finishes
+// them. What is needed only at the end, the RMS factor and the sum of the codes, is made by one
+// more warp meanwhile.
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear_ops.cuh"
+#include "kernels/cuda/matmul.h"
 
 namespace edgellm::cuda {
 namespace {
 
 struct Input {
-  const float* x;     // [rows, cols]
+  const float* x;     // [cols]
   const float* gain;  // [cols] or null
   float eps;
   int cols;
-  int rows;
   int32_t* fault;
   int layer;
-  // Quantised rows that quantise_kernel has made; null where each block quantises for itself.
-  int8_t* codes;     // [rows, padded_columns(cols)]
-  float* row_s;      // [rows]
-  float* row_r;      // [rows]
-  int32_t* row_sum;  // [rows]
 };
 
-__global__ void quantise_kernel(Input input) {
-  __shared__ Reduction scratch;
-  extern __shared__ int8_t codes[];
-  const int row = static_cast<int>(blockIdx.x);
-  const size_t stride = static_cast<size_t>(padded_columns(input.cols));
-  let_next_start();
-  wait_for_previous();
-  const RowScale scale =
-      quantise_row(input.x + static_cast<size_t>(row) * static_cast<size_t>(input.cols), input.gain,
-                   input.eps, input.cols, codes, scratch, input.fault, input.layer);
-  const uint4* from = reinterpret_cast<const uint4*>(codes);
-  uint4* to = reinterpret_cast<uint4*>(input.codes + static_cast<size_t>(row) * stride);
-  for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(stride / 16); i += kThreads) {
-    to[i] = from[i];
-  }
-  if (threadIdx.x == 0) {
-    input.row_s[row] = scale.s;
-    input.row_r[row] = scale.r;
-    input.row_sum[row] = scale.sum;
-  }
+// Named barriers. The service warp takes part in the last two only: it waits for the codes, for
+// which the others need not wait, and the others wait for its results.
+constexpr int kMaxBarrier = 1;
+constexpr int kCodesBarrier = 2;
+constexpr int kCodesReadyBarrier = 3;
+constexpr int kServiceBarrier = 4;
+
+__device__ inline void barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ inline void barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// The quantised activation rows of a block. Ends with a barrier.
-template <int kTokens>
-__device__ void fetch_rows(const Input& input, int first, int8_t* codes, RowScale (&scale)[kTokens],
-                           Reduction& scratch) {
-  const int stride = padded_columns(input.cols);
-  for (int t = 0; t < kTokens; ++t) {
-    const int row = min(first + t, input.rows - 1);
-    if (input.codes == nullptr) {
-      scale[t] = quantise_row(input.x + static_cast<size_t>(row) * static_cast<size_t>(input.cols),
-                              input.gain, input.eps, input.cols, codes + t * stride, scratch,
-                              input.fault, input.layer);
-      continue;
-    }
-    const uint4* from = reinterpret_cast<const uint4*>(
-        input.codes + static_cast<size_t>(row) * static_cast<size_t>(stride));
-    uint4* to = reinterpret_cast<uint4*>(codes + t * stride);
-    for (int i = static_cast<int>(threadIdx.x); i < stride / 16; i += kThreads) to[i] = from[i];
-    scale[t].s = input.row_s[row];
-    scale[t].r = input.row_r[row];
-    scale[t].sum = input.row_sum[row];
-  }
-  __syncthreads();
-}
+constexpr int kMaxWarps = 16;  // that multiply
 
-// A lane's share of one output row: chunks of 64 columns lane, lane + kLanes, ... The first
-// kPrefetched of them are fetched before the activations are there.
-template <int kLanes>
-struct WeightRow {
-  static constexpr int kPrefetched = 8;
-
-  const uint4* codes = nullptr;  // null where the slot has no row
-  int chunks = 0;
-  float scale = 0.0f;
-  uint4 first[kPrefetched];
-
-  __device__ WeightRow(const TernaryMatrix& w, int row) {
-    if (row < 0) return;
-    chunks = (w.cols + 63) / 64;
-    codes = reinterpret_cast<const uint4*>(w.codes) +
-            static_cast<size_t>(row) * static_cast<size_t>(chunks);
-    scale = w.scale[w.n_scales == 1 ? 0 : row];
-#pragma unroll
-    for (int i = 0; i < kPrefetched; ++i) {
-      const int c = lane() + i * kLanes;
-      if (c < chunks) first[i] = codes[c];
-    }
-  }
-
-  __device__ static int slot() { return static_cast<int>(threadIdx.x) / kLanes; }
-  __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
-
-  // results[t][slot] of this row for the activation rows; written by lane 0.
-  template <int kTokens>
-  __device__ void multiply(const int8_t* x, const RowScale (&row_scale)[kTokens],
-                           float (&results)[kTokens][kThreads / kLanes]) const {
-    TernaryDot<kTokens> dot;
-#pragma unroll
-    for (int i = 0; i < kPrefetched; ++i) {
-      const int c = lane() + i * kLanes;
-      if (c < chunks) dot.add(first[i], x, c, chunks);
-    }
-    for (int c = lane() + kPrefetched * kLanes; c < chunks; c += kLanes) {
-      dot.add(codes[c], x, c, chunks);
-    }
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      int sum = dot.finish(t);
-      for (int width = kLanes / 2; width >= 1; width /= 2) {
-        sum += __shfl_xor_sync(kAllLanes, sum, width);
-      }
-      if (lane() == 0 && codes != nullptr) {
-        results[t][slot()] = static_cast<float>(row_scale[t].sum - sum) *
-                             ((scale / row_scale[t].s) * row_scale[t].r);
-      }
-    }
-  }
+struct Shared {
+  uint32_t max[kMaxWarps];
+  float r;
+  int32_t sum;
+  float aside[kAside];
 };
 
-template <int kLanes, int kTokens>
-__global__ void project_kernel(Input input, TernaryMatrix w, float* x) {
-  constexpr int kSlots = kThreads / kLanes;
-  extern __shared__ int8_t codes[];
-  __shared__ Reduction scratch;
-  __shared__ float results[kTokens][kSlots];
-  RowScale scale[kTokens];
-  const int first_row = static_cast<int>(blockIdx.x) * kSlots;
-  const int first_token = static_cast<int>(blockIdx.y) * kTokens;
-  let_next_start();
-  const int own_row = first_row + WeightRow<kLanes>::slot();
-  const WeightRow<kLanes> weights(w, own_row < w.rows ? own_row : -1);
-  wait_for_previous();
-  // A thread finishes at most one result; its residual is on the way while the product is made.
-  static_assert(kTokens * kSlots <= kThreads);
-  const int t = static_cast<int>(threadIdx.x);
-  const int token = first_token + t / kSlots;
-  const int row = first_row + t % kSlots;
-  const bool finishes = t < kTokens * kSlots && token < input.rows && row < w.rows;
-  float* place =
-      x + static_cast<size_t>(token) * static_cast<size_t>(w.rows) + static_cast<size_t>(row);
-  const float residual = finishes ? *place : 0.0f;
-  fetch_rows<kTokens>(input, first_token, codes, scale, scratch);
-  weights.multiply(codes, scale, results);
-  __syncthreads();
-  if (!finishes) return;
-  const float sum = residual + results[t / kSlots][t % kSlots];
-  *place = sum;
-  if (!isfinite(sum)) set_fault(input.fault, input.layer + 1);
-}
-
-template <int kLanes, int kTokens>
-__global__ void ffn_up_kernel(Input input, TernaryMatrix gate, TernaryMatrix up, GateActivation act,
-                              float* u) {
-  constexpr int kSlots = kThreads / kLanes;
-  extern __shared__ int8_t codes[];
-  __shared__ Reduction scratch;
-  __shared__ float gates[kTokens][kSlots];
-  __shared__ float ups[kTokens][kSlots];
-  RowScale scale[kTokens];
-  const int first_row = static_cast<int>(blockIdx.x) * kSlots;
-  const int first_token = static_cast<int>(blockIdx.y) * kTokens;
-  let_next_start();
-  const int own_row = first_row + WeightRow<kLanes>::slot();
-  const WeightRow<kLanes> gate_weights(gate, own_row < gate.rows ? own_row : -1);
-  const WeightRow<kLanes> up_weights(up, own_row < gate.rows ? own_row : -1);
-  wait_for_previous();
-  fetch_rows<kTokens>(input, first_token, codes, scale, scratch);
-  gate_weights.multiply(codes, scale, gates);
-  up_weights.multiply(codes, scale, ups);
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * kSlots; i += kThreads) {
-    const int token = first_token + i / kSlots;
-    const int row = first_row + i % kSlots;
-    if (token >= input.rows || row >= gate.rows) continue;
-    const float g = gates[i / kSlots][i % kSlots];
-    const float v = ups[i / kSlots][i % kSlots];
-    float activated;
-    if (act == GateActivation::kRelu2) {
-      const float t = g > 0.0f ? g : 0.0f;
-      activated = (t * t) * v;
-    } else {
-      activated = (g / (1.0f + canonical_exp(-g))) * v;
+// canonical_sum of x * x by one warp. Lane l holds the partial sums 4 l .. 4 l + 3 and those 128
+// further on.
+__device__ inline float sum_of_squares(const float* x, int n) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float p[8] = {};
+  if (n % 4 == 0) {
+#pragma unroll 5
+    for (int begin = 4 * lane; begin < n; begin += kPartials) {
+      const float4 low = *reinterpret_cast<const float4*>(x + begin);
+      float4 high = {0.0f, 0.0f, 0.0f, 0.0f};
+      if (begin + 128 < n) high = *reinterpret_cast<const float4*>(x + begin + 128);
+      p[0] = fmaf(low.x, low.x, p[0]);
+      p[1] = fmaf(low.y, low.y, p[1]);
+      p[2] = fmaf(low.z, low.z, p[2]);
+      p[3] = fmaf(low.w, low.w, p[3]);
+      p[4] = fmaf(high.x, high.x, p[4]);
+      p[5] = fmaf(high.y, high.y, p[5]);
+      p[6] = fmaf(high.z, high.z, p[6]);
+      p[7] = fmaf(high.w, high.w, p[7]);
     }
-    u[static_cast<size_t>(token) * static_cast<size_t>(gate.rows) + static_cast<size_t>(row)] =
-        activated;
-  }
-}
-
-struct QkvEnding {
-  const float* rope_cos;
-  const float* rope_sin;
-  RowPlaces places;
-  float* q_out;
-  KvCache kv;
-  int heads;
-};
-
-__device__ void store_kv(void* pool, KvType type, size_t index, float value) {
-  if (type == KvType::kF16) {
-    static_cast<uint16_t*>(pool)[index] = to_half(value);
   } else {
-    static_cast<float*>(pool)[index] = value;
+    for (int begin = 0; begin < n; begin += kPartials) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int c = begin + 4 * lane + i % 4 + i / 4 * 128;
+        if (c < n) p[i] = fmaf(x[c], x[c], p[i]);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) p[i] += p[i + 4];
+#pragma unroll
+  for (int width = 16; width >= 1; width /= 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[i] += __shfl_xor_sync(kAllLanes, p[i], width);
+  }
+  return ((p[0] + p[2]) + (p[1] + p[3])) + 0.0f;
+}
+
+// Four codes, the first in the lowest byte. |z * s| stays below 127.5 (s is 127 over the largest
+// |z|, within two roundings), so the sum's low byte is the rounded value and needs no clamp.
+__device__ inline uint32_t quantise(float4 z, float s) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
+  const uint32_t a = __float_as_uint(z.x * s + kRound);
+  const uint32_t b = __float_as_uint(z.y * s + kRound);
+  const uint32_t c = __float_as_uint(z.z * s + kRound);
+  const uint32_t d = __float_as_uint(z.w * s + kRound);
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+
+// The magnitude's bits: their order is that of the magnitudes, with infinity and NaN above all.
+__device__ inline uint32_t magnitude(float z) { return __float_as_uint(z) & 0x7fffffffu; }
+
+__device__ inline float4 product(float4 a, float4 b) {
+  return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w};
+}
+
+// Four columns of the row from `at` on, those beyond its end zero.
+template <bool kVector>
+__device__ inline float4 four(const float* row, int at, int cols) {
+  if constexpr (kVector) {
+    return at < cols ? *reinterpret_cast<const float4*>(row + at) : float4{};
+  } else {
+    return {at < cols ? row[at] : 0.0f, at + 1 < cols ? row[at + 1] : 0.0f,
+            at + 2 < cols ? row[at + 2] : 0.0f, at + 3 < cols ? row[at + 3] : 0.0f};
   }
 }
 
-// Pairs (i, i + head_dim / 2) of a head go to slots s and s + kSlots / 2 of one block, so that the
-// block can rotate them. Pairs are numbered over the heads of q, then k, then v.
-template <int kLanes, int kTokens>
-__global__ void qkv_kernel(Input input, TernaryMatrix q, TernaryMatrix k, TernaryMatrix v,
-                           QkvEnding ending) {
-  constexpr int kSlots = kThreads / kLanes;
-  constexpr int kPairs = kSlots / 2;
-  extern __shared__ int8_t codes[];
-  __shared__ Reduction scratch;
-  __shared__ float results[kTokens][kSlots];
-  RowScale scale[kTokens];
-  const int half = ending.kv.head_dim / 2;
-  const int q_pairs = q.rows / 2;
-  const int k_pairs = k.rows / 2;
-  const int first_token = static_cast<int>(blockIdx.y) * kTokens;
-  // Blocks do not straddle the matrices.
-  const int q_blocks = (q_pairs + kPairs - 1) / kPairs;
-  const int k_blocks = (k_pairs + kPairs - 1) / kPairs;
-  int block = static_cast<int>(blockIdx.x);
-  const int which = block < q_blocks ? 0 : block < q_blocks + k_blocks ? 1 : 2;
-  block -= which == 0 ? 0 : which == 1 ? q_blocks : q_blocks + k_blocks;
-  // Selected field by field: a reference would put the three arguments into local memory.
-  const TernaryMatrix w{which == 0   ? q.codes
-                        : which == 1 ? k.codes
-                                     : v.codes,
-                        which == 0   ? q.scale
-                        : which == 1 ? k.scale
-                                     : v.scale,
-                        which == 0   ? q.n_scales
-                        : which == 1 ? k.n_scales
-                                     : v.n_scales,
-                        which == 0   ? q.rows
-                        : which == 1 ? k.rows
-                                     : v.rows,
-                        input.cols};
-  const int first_pair = block * kPairs;
-  const int own_slot = WeightRow<kLanes>::slot();
-  const int own_pair = first_pair + own_slot % kPairs;
-  const int own_row =
-      own_pair / half * ending.kv.head_dim + own_pair % half + (own_slot < kPairs ? 0 : half);
-  let_next_start();
-  const WeightRow<kLanes> weights(w, own_pair < w.rows / 2 ? own_row : -1);
-  wait_for_previous();
-  // A thread finishes at most one pair; where it goes and its angle are looked up on the way.
-  static_assert(kTokens * kPairs <= kThreads);
+// The scalars of the row that every thread knows.
+struct RowFactors {
+  float s;    // codes per unit
+  bool zero;  // all codes are 0
+};
+
+__device__ inline RowFactors factors_of(uint32_t amax_bits, bool has_gain) {
+  const float amax = __uint_as_float(amax_bits);
+  const bool zero = amax_bits >= 0x7f800000u || (has_gain && amax_bits == 0);
+  const float s = (1.0f / fmaxf(amax, has_gain ? 1e-30f : 1e-5f)) * 127.0f;
+  return {zero ? 1.0f : s, zero};
+}
+
+// kPairs: pairs of rows of a warp. kQuads: how many times four columns of the activation row a
+// thread keeps in registers; of longer rows it reads the rest twice. kVector: the activation row
+// can be read 16 bytes at a time.
+//
+// The block runs twice through its work. The first time is a rehearsal on zeros, before the
+// previous kernel has ended, which leaves the instructions and constants in the caches: these
+// kernels are so short that fetching their code would otherwise take most of their time.
+template <class Op, int kPairs, int kQuads, bool kVector>
+__global__ void __launch_bounds__((kMaxWarps + 1) * 32)
+    row_kernel(Input input, Op op, int n_warps) {
+  // The row's codes, the weights of each warp's rows, the gains of the columns that are kept.
+  extern __shared__ uint4 memory[];
+  __shared__ Shared shared;
   const int t = static_cast<int>(threadIdx.x);
-  const int token = first_token + t / kPairs;
-  const int pair = first_pair + t % kPairs;
-  const bool finishes = t < kTokens * kPairs && token < input.rows && pair < w.rows / 2;
-  const int head = pair / half;
-  const int d = pair % half;
-  int position = 0;
-  float cosine = 1.0f;
-  float sine = 0.0f;
-  size_t tile = 0;
-  if (finishes) {
-    position = ending.places.position[token];
-    if (which != 2) {
-      const size_t angle =
-          static_cast<size_t>(position) * static_cast<size_t>(half) + static_cast<size_t>(d);
-      cosine = ending.rope_cos[angle];
-      sine = ending.rope_sin[angle];
+  const int warp = t / 32;
+  const int lane = t % 32;
+  const int threads = n_warps * 32;
+  const int n_words = words_per_row(input.cols);
+  const bool has_gain = input.gain != nullptr;
+  let_next_start();
+
+  if (warp == n_warps) {
+    // The service warp.
+#pragma unroll 1
+    for (int run = 0; run < 2; ++run) {
+      const bool rehearsal = run == 0;
+      if (!rehearsal) wait_for_previous();
+      float r = 1.0f;
+      if (has_gain) {
+        r = rms_factor(sum_of_squares(input.x, rehearsal ? 0 : input.cols), input.cols, input.eps);
+      }
+      barrier_sync(kCodesReadyBarrier, threads + 32);
+      int sum = 0;
+      for (int w = lane; w < n_words; w += 32) {
+        const uint4 codes = memory[w];
+        sum = __dp4a(static_cast<int>(codes.x), 0x01010101, sum);
+        sum = __dp4a(static_cast<int>(codes.y), 0x01010101, sum);
+        sum = __dp4a(static_cast<int>(codes.z), 0x01010101, sum);
+        sum = __dp4a(static_cast<int>(codes.w), 0x01010101, sum);
+      }
+      sum = sum_warp(sum);
+      if (lane == 0) {
+        shared.r = r;
+        shared.sum = sum;
+      }
+      barrier_arrive(kServiceBarrier, threads + 32);
     }
-    if (which != 0) {
-      tile = ending.kv.tile_offset(ending.places.sequence[token], position, head);
-    }
-  }
-  fetch_rows<kTokens>(input, first_token, codes, scale, scratch);
-  weights.multiply(codes, scale, results);
-  __syncthreads();
-  if (!finishes) return;
-  float low = results[t / kPairs][t % kPairs];
-  float high = results[t / kPairs][t % kPairs + kPairs];
-  if (which != 2) {
-    const float rotated = low * cosine - high * sine;
-    high = high * cosine + low * sine;
-    low = rotated;
-  }
-  const int dim = ending.kv.head_dim;
-  if (which == 0) {
-    float* out = ending.q_out + static_cast<size_t>(token) * static_cast<size_t>(q.rows) +
-                 static_cast<size_t>(head * dim + d);
-    out[0] = low;
-    out[half] = high;
     return;
   }
-  void* pool = which == 1 ? ending.kv.k : ending.kv.v;
-  const int low_at = which == 1 ? key_index(position, d, dim) : value_index(position, d, dim);
-  const int high_at =
-      which == 1 ? key_index(position, d + half, dim) : value_index(position, d + half, dim);
-  store_kv(pool, ending.kv.type, tile + static_cast<size_t>(low_at), low);
-  store_kv(pool, ending.kv.type, tile + static_cast<size_t>(high_at), high);
-}
 
-// How a product is cut: lanes per output row and activation rows per block.
-struct Shape {
-  int lanes;
-  int tokens;
-  int slots() const { return kThreads / lanes; }
-};
-
-Shape shape_for(const Input& input) {
-  const int chunks = (input.cols + 63) / 64;
-  const int tokens = input.rows == 1 ? 1 : 4;
-  const bool fits =
-      static_cast<size_t>(tokens * padded_columns(input.cols)) <= max_dynamic_shared();
-  return {chunks >= 64 ? 16 : 8, fits ? tokens : 1};
-}
-
-// Calls launch(kLanes, kTokens) with the shape's numbers as compile-time constants.
-template <class Launch>
-void dispatch(const Shape& shape, Launch launch) {
-  const auto with_tokens = [&](auto lanes) {
-    if (shape.tokens == 1) {
-      launch(lanes, Constant<1>());
-    } else {
-      launch(lanes, Constant<4>());
+  const int first_pair = (static_cast<int>(blockIdx.x) * n_warps + warp) * kPairs;
+  // Lane i finishes pair i of the warp.
+  const int own_pair = first_pair + lane;
+  const bool finishes = lane < kPairs && own_pair < op.pairs();
+  uint4* const own_memory = memory + n_words + warp * (2 * kPairs * n_words / 4);
+  float4* const own_gain =
+      reinterpret_cast<float4*>(memory + n_words + n_warps * (2 * kPairs * n_words / 4)) + t;
+  if (has_gain) {
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const int quad = t + j * threads;
+      if (4 * quad < input.cols) {
+        copy_async(own_gain + j * threads, input.gain + 4 * quad);
+      }
     }
-  };
-  if (shape.lanes == 8) {
-    with_tokens(Constant<8>());
+  }
+  end_of_copies();
+  float scale[2] = {};
+#pragma unroll
+  for (int p = 0; p < kPairs; ++p) {
+    const PairRows rows = op.rows(min(first_pair + p, op.pairs() - 1));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint4* from = reinterpret_cast<const uint4*>(rows.words[i] != nullptr ? rows.words[i]
+                                                                                  : rows.words[0]);
+      uint4* to = own_memory + (2 * p + i) * (n_words / 4);
+      for (int w = lane; w < n_words / 4; w += 32) copy_async(to + w, from + w);
+      if (p == lane) scale[i] = rows.scale[i];
+    }
+  }
+  end_of_copies();
+  typename Op::Place place{};
+  if (finishes) place = op.place(0, own_pair);
+
+#pragma unroll 1
+  for (int run = 0; run < 2; ++run) {
+    const bool rehearsal = run == 0;
+    if (!rehearsal) wait_for_previous();
+    const int cols = rehearsal ? 0 : input.cols;
+    float4 z[kQuads > 0 ? kQuads : 1];
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) z[j] = four<kVector>(input.x, 4 * (t + j * threads), cols);
+    if (finishes && !rehearsal) op.fetch(place);
+    uint32_t largest = 0;
+    const auto measure = [&](float4 v) {
+      largest = max(largest, max(max(magnitude(v.x), magnitude(v.y)),
+                                 max(magnitude(v.z), magnitude(v.w))));
+    };
+    // The columns that were not kept.
+    const auto remaining = [&](int at) {
+      const float4 v = four<kVector>(input.x, at, cols);
+      return has_gain ? product(v, four<kVector>(input.gain, at, cols)) : v;
+    };
+    if (!rehearsal) wait_for_older_copies();  // the gains
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      // A rehearsal does not touch what may still be on its way.
+      if (has_gain && 4 * (t + j * threads) < cols) z[j] = product(z[j], own_gain[j * threads]);
+      measure(z[j]);
+    }
+#pragma unroll 4
+    for (int at = 4 * (t + kQuads * threads); at < cols; at += 4 * threads) measure(remaining(at));
+    largest = max_warp(largest);
+    if (lane == 0) shared.max[warp] = largest;
+    barrier_sync(kMaxBarrier, threads);
+    largest = max_warp(shared.max[lane < n_warps ? lane : 0]);
+    const RowFactors factors = factors_of(largest, has_gain);
+    if (largest >= 0x7f800000u && t == 0) set_fault(input.fault, input.layer + 1);
+
+    uint32_t* codes = reinterpret_cast<uint32_t*>(memory);
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const int quad = t + j * threads;
+      if (quad < 4 * n_words) codes[quad] = factors.zero ? 0 : quantise(z[j], factors.s);
+    }
+#pragma unroll 4
+    for (int quad = t + kQuads * threads; quad < 4 * n_words; quad += threads) {
+      codes[quad] = factors.zero ? 0 : quantise(remaining(4 * quad), factors.s);
+    }
+    barrier_arrive(kCodesReadyBarrier, threads + 32);
+    const float per_unit[2] = {scale[0] / factors.s, scale[1] / factors.s};
+    if (!rehearsal) wait_for_copies();
+    barrier_sync(kCodesBarrier, threads);
+
+    RowDot dot[kPairs][2];
+    const uint32_t* weights = reinterpret_cast<const uint32_t*>(own_memory);
+#pragma unroll 2
+    for (int w = lane; w < n_words; w += 32) {
+      const uint4 x = memory[w];
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) {
+        dot[p][0].add(rehearsal ? 0 : weights[2 * p * n_words + w], x);
+        dot[p][1].add(rehearsal ? 0 : weights[(2 * p + 1) * n_words + w], x);
+      }
+    }
+    int own[2] = {};
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int sum = sum_warp(dot[p][i].sum());
+        if (p == lane) own[i] = sum;
+      }
+    }
+    barrier_sync(kServiceBarrier, threads + 32);
+    if (!finishes) continue;
+    op.finish(rehearsal ? op.aside(place, shared.aside) : place,
+              static_cast<float>(own[0] - shared.sum) * (per_unit[0] * shared.r),
+              static_cast<float>(own[1] - shared.sum) * (per_unit[1] * shared.r));
+  }
+}
+
+template <int kPairs>
+size_t shared_bytes(const Input& input, int n_warps, int quads) {
+  const size_t words = static_cast<size_t>(words_per_row(input.cols));
+  const size_t gains = input.gain == nullptr ? 0 : static_cast<size_t>(quads * n_warps * 32);
+  return 16 * words + static_cast<size_t>(2 * kPairs * n_warps) * words * 4 + 16 * gains;
+}
+
+template <int kPairs, int kQuads, bool kVector, class Op>
+void launch_row(const Input& input, const Op& op, int n_warps, cudaStream_t stream) {
+  const int per_block = n_warps * kPairs;
+  launch(row_kernel<Op, kPairs, kQuads, kVector>,
+         dim3(static_cast<unsigned>((op.pairs() + per_block - 1) / per_block)),
+         dim3(static_cast<unsigned>((n_warps + 1) * 32)),
+         shared_bytes<kPairs>(input, n_warps, kQuads), stream, input, op, n_warps);
+}
+
+template <int kPairs, class Op>
+void launch_pairs(const Input& input, const Op& op, cudaStream_t stream) {
+  // One block for each SM, as far as its shared memory goes.
+  constexpr int kMostQuads = 6;
+  const int blocks = multiprocessors();
+  int n_warps = std::min(kMaxWarps, (op.pairs() + blocks * kPairs - 1) / (blocks * kPairs));
+  while (n_warps > 1 && shared_bytes<kPairs>(input, n_warps, kMostQuads) > max_dynamic_shared()) {
+    --n_warps;
+  }
+  if (input.cols % 4 != 0) {
+    launch_row<kPairs, 0, false>(input, op, n_warps, stream);
+    return;
+  }
+  // Short rows: some warps may have no rows and only help to quantise.
+  const int warps_of_quads = (input.cols / 4 + 31) / 32;
+  if (warps_of_quads <= 5) n_warps = std::max(n_warps, warps_of_quads);
+  if (warps_of_quads <= 12) n_warps = std::max(n_warps, (warps_of_quads + 1) / 2);
+  const int quads = (warps_of_quads + n_warps - 1) / n_warps;
+  if (quads <= 1) {
+    launch_row<kPairs, 1, true>(input, op, n_warps, stream);
+  } else if (quads <= 2) {
+    launch_row<kPairs, 2, true>(input, op, n_warps, stream);
+  } else if (quads <= 4) {
+    launch_row<kPairs, 4, true>(input, op, n_warps, stream);
   } else {
-    with_tokens(Constant<16>());
+    launch_row<kPairs, kMostQuads, true>(input, op, n_warps, stream);
   }
 }
 
-Input prepare(const float* x, const float* gain, float eps, int cols, int rows, int32_t* fault,
-              int layer, const Workspace& workspace, cudaStream_t stream) {
-  Input input{x, gain, eps, cols, rows, fault, layer, nullptr, nullptr, nullptr, nullptr};
-  if (rows > kMaxInlineRows) {
-    input.codes = workspace.codes;
-    input.row_s = workspace.row_s;
-    input.row_r = workspace.row_r;
-    input.row_sum = workspace.row_sum;
-    launch(quantise_kernel, dim3(static_cast<unsigned>(rows)), dim3(kThreads),
-           static_cast<size_t>(padded_columns(cols)), stream, input);
+// Pairs a warp: with more, a block has fewer threads, and the blocks of the kernels that come next
+// find registers to start early; long rows want the threads to quantise.
+template <class Op>
+void multiply_row(const Input& input, const Op& op, cudaStream_t stream) {
+  const int per_sm = (op.pairs() + multiprocessors() - 1) / multiprocessors();
+  if (per_sm <= 8 || (per_sm <= kMaxWarps && input.cols > 4096)) {
+    launch_pairs<1>(input, op, stream);
+  } else if (per_sm <= 2 * kMaxWarps) {
+    launch_pairs<2>(input, op, stream);
+  } else {
+    launch_pairs<4>(input, op, stream);
   }
-  return input;
-}
-
-dim3 grid_of(const Shape& shape, int blocks, int rows) {
-  return dim3(static_cast<unsigned>(blocks),
-              static_cast<unsigned>((rows + shape.tokens - 1) / shape.tokens));
-}
-
-size_t shared_of(const Shape& shape, int cols) {
-  return static_cast<size_t>(shape.tokens * padded_columns(cols));
 }
 
 void project(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const Input input = prepare(args.y, args.gain, args.eps, args.w.cols, args.rows, args.fault,
-                              args.layer, workspace, stream);
-  const Shape shape = shape_for(input);
-  const dim3 grid = grid_of(shape, (args.w.rows + shape.slots() - 1) / shape.slots(), args.rows);
-  dispatch(shape, [&](auto lanes, auto tokens) {
-    launch(project_kernel<decltype(lanes)::value, decltype(tokens)::value>, grid, dim3(kThreads),
-           shared_of(shape, args.w.cols), stream, input, args.w, args.x);
-  });
+  if (args.rows > 1) {
+    project_rows(args, workspace, stream);
+    return;
+  }
+  multiply_row(
+      Input{args.y, args.gain, args.eps, args.w.cols, args.fault, args.layer},
+      ProjectOp{args.w, words_per_row(args.w.cols), args.x, args.fault, args.layer}, stream);
 }
 
 }  // namespace
 
 void qkv(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const Input input = prepare(args.x, args.gain, args.eps, args.dim, args.rows, args.fault,
-                              args.layer, workspace, stream);
-  const Shape shape = shape_for(input);
-  const int pairs = shape.slots() / 2;
-  const auto blocks = [&](const TernaryMatrix& w) { return (w.rows / 2 + pairs - 1) / pairs; };
-  const dim3 grid = grid_of(shape, blocks(args.q) + blocks(args.k) + blocks(args.v), args.rows);
-  const QkvEnding ending{args.rope_cos, args.rope_sin, args.places,
-                         args.q_out,    args.kv,       args.heads};
-  dispatch(shape, [&](auto lanes, auto tokens) {
-    launch(qkv_kernel<decltype(lanes)::value, decltype(tokens)::value>, grid, dim3(kThreads),
-           shared_of(shape, args.dim), stream, input, args.q, args.k, args.v, ending);
-  });
+  if (args.rows > 1) {
+    qkv_rows(args, workspace, stream);
+    return;
+  }
+  multiply_row(Input{args.x, args.gain, args.eps, args.dim, args.fault, args.layer},
+               QkvOp{args.q, args.k, args.v, words_per_row(args.dim), args.rope_cos, args.rope_sin,
+                     args.places, args.q_out, args.kv},
+               stream);
 }
 
 void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
@@ -393,14 +374,13 @@ void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t 
 }
 
 void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const Input input = prepare(args.x, args.gain, args.eps, args.gate.cols, args.rows, args.fault,
-                              args.layer, workspace, stream);
-  const Shape shape = shape_for(input);
-  const dim3 grid = grid_of(shape, (args.gate.rows + shape.slots() - 1) / shape.slots(), args.rows);
-  dispatch(shape, [&](auto lanes, auto tokens) {
-    launch(ffn_up_kernel<decltype(lanes)::value, decltype(tokens)::value>, grid, dim3(kThreads),
-           shared_of(shape, args.gate.cols), stream, input, args.gate, args.up, args.act, args.u);
-  });
+  if (args.rows > 1) {
+    ffn_up_rows(args, workspace, stream);
+    return;
+  }
+  multiply_row(
+      Input{args.x, args.gain, args.eps, args.gate.cols, args.fault, args.layer},
+      FfnUpOp{args.gate, args.up, words_per_row(args.gate.cols), args.act, args.u}, stream);
 }
 
 void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {

@@ -8,11 +8,14 @@
 //   place(token, pair)   looked up before the previous kernel has ended: where the results go
 //   fetch(place)         after that: what they are combined with
 //   finish(place, a, b)  the results of the two rows, scaled
+//   aside(place, memory) the same place, but results go to `memory` [kAside]: for a rehearsal
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
 namespace edgellm::cuda {
+
+constexpr int kAside = 2;  // floats
 
 // Columns of a row in the GPU's own order (cuda.h), rounded up to whole 16-byte loads.
 __host__ __device__ inline int words_per_row(int cols) { return (cols + 63) / 64 * 4; }
@@ -72,6 +75,11 @@ struct ProjectOp {
     place.residual[0] = *place.at[0];
     if (place.at[1] != nullptr) place.residual[1] = *place.at[1];
   }
+  __device__ Place aside(Place place, float* memory) const {
+    place.at[0] = memory;
+    if (place.at[1] != nullptr) place.at[1] = memory + 1;
+    return place;
+  }
   __device__ void finish(const Place& place, float a, float b) const {
     const float first = place.residual[0] + a;
     *place.at[0] = first;
@@ -107,6 +115,7 @@ struct FfnUpOp {
     return {u + static_cast<size_t>(token) * static_cast<size_t>(gate.rows) + pair};
   }
   __device__ void fetch(Place&) const {}
+  __device__ Place aside(Place, float* memory) const { return {memory}; }
   __device__ void finish(const Place& place, float g, float v) const {
     if (act == GateActivation::kRelu2) {
       const float t = g > 0.0f ? g : 0.0f;
@@ -128,9 +137,8 @@ struct QkvOp {
   KvCache kv;
 
   struct Place {
-    float* q;      // of q: where the pair's first value goes; null of k and v
-    void* pool;    // of k and v
-    size_t at[2];  // elements of the pool
+    int which;     // 0, 1, 2: q, k, v
+    void* at[2];   // floats of q, elements of the cache
     float cosine;  // 1 and 0 of v
     float sine;
   };
@@ -169,35 +177,40 @@ struct QkvOp {
       place.cosine = rope_cos[angle];
       place.sine = rope_sin[angle];
     }
+    place.which = which;
     if (which == 0) {
-      place.q = q_out + static_cast<size_t>(token) * static_cast<size_t>(q.rows) +
-                static_cast<size_t>(head * kv.head_dim + d);
+      float* row = q_out + static_cast<size_t>(token) * static_cast<size_t>(q.rows) +
+                   static_cast<size_t>(head * kv.head_dim);
+      place.at[0] = row + d;
+      place.at[1] = row + d + half;
       return place;
     }
     const size_t tile = kv.tile_offset(places.sequence[token], position, head);
-    place.pool = which == 1 ? kv.k : kv.v;
+    const size_t element_bytes = kv.type == KvType::kF16 ? 2 : 4;
+    char* pool = static_cast<char*>(which == 1 ? kv.k : kv.v);
     for (int i = 0; i < 2; ++i) {
       const int column = d + i * half;
-      place.at[i] = tile + static_cast<size_t>(which == 1
-                                                   ? key_index(position, column, kv.head_dim)
-                                                   : value_index(position, column, kv.head_dim));
+      const int at = which == 1 ? key_index(position, column, kv.head_dim)
+                                : value_index(position, column, kv.head_dim);
+      place.at[i] = pool + (tile + static_cast<size_t>(at)) * element_bytes;
     }
     return place;
   }
   __device__ void fetch(Place&) const {}
+  __device__ Place aside(Place place, float* memory) const {
+    place.at[0] = memory;
+    place.at[1] = memory + 1;
+    return place;
+  }
   __device__ void finish(const Place& place, float low, float high) const {
-    if (place.q != nullptr) {
-      place.q[0] = low * place.cosine - high * place.sine;
-      place.q[kv.head_dim / 2] = high * place.cosine + low * place.sine;
-      return;
-    }
-    if (place.pool == kv.k) {
+    if (place.which != 2) {
       const float rotated = low * place.cosine - high * place.sine;
       high = high * place.cosine + low * place.sine;
       low = rotated;
     }
-    store(place, 0, low);
-    store(place, 1, high);
+    const bool half_precision = place.which != 0 && kv.type == KvType::kF16;
+    store(place.at[0], low, half_precision);
+    store(place.at[1], high, half_precision);
   }
 
  private:
@@ -209,11 +222,11 @@ struct QkvOp {
     pair -= k.rows / 2;
     return 2;
   }
-  __device__ void store(const Place& place, int i, float value) const {
-    if (kv.type == KvType::kF16) {
-      static_cast<uint16_t*>(place.pool)[place.at[i]] = to_half(value);
+  __device__ static void store(void* at, float value, bool half_precision) {
+    if (half_precision) {
+      *static_cast<uint16_t*>(at) = to_half(value);
     } else {
-      static_cast<float*>(place.pool)[place.at[i]] = value;
+      *static_cast<float*>(at) = value;
     }
   }
 };

@@ -66,7 +66,11 @@ struct TernaryOnDevice {
   explicit TernaryOnDevice(const TernaryMatrix& host)
       : codes(at_pitch(host)),
         scale(std::span(host.scale, static_cast<size_t>(host.n_scales))),
-        matrix{codes.data(), scale.data(), host.n_scales, host.rows, host.cols} {}
+        matrix{codes.data(), scale.data(), host.n_scales, host.rows, host.cols} {
+    OnDevice<int32_t> invalid(std::vector<int32_t>{0});
+    cuda::repack(codes.data(), host.rows, host.cols, invalid.data(), nullptr);
+    require(invalid.read()[0] == 0, "valid codes were called invalid");
+  }
 
  private:
   static std::vector<uint8_t> at_pitch(const TernaryMatrix& host) {
