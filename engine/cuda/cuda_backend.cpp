@@ -238,7 +238,8 @@ class CudaBackend final : public Backend {
       cuda::qkv({x, w.attn_norm, eps, w.q, w.k, w.v, device_.rope_cos, device_.rope_sin, places,
                  device_.q, kv, rows, config_.dim, config_.heads, l, fault},
                 workspace, stream_);
-      launch_attention(kv, places, rows);
+      cuda::attention({device_.q, kv, places, device_.attention, rows, config_.heads}, workspace,
+                      stream_);
       cuda::attn_out({device_.attention, w.attn_sub_norm, eps, w.o, x, rows, l, fault}, workspace,
                      stream_);
       cuda::ffn_up({x, w.ffn_norm, eps, w.gate, w.up, act, device_.u, rows, l, fault}, workspace,
@@ -246,22 +247,6 @@ class CudaBackend final : public Backend {
       cuda::ffn_down({device_.u, w.ffn_sub_norm, eps, w.down, x, rows, l, fault}, workspace,
                      stream_);
       if (l + 1 < config_.layers) keep_hidden(outputs, l + 1, rows);
-    }
-  }
-
-  // Few rows share the chunks of their contexts out and need memory for that: as many at a time as
-  // it is there for.
-  void launch_attention(const KvCache& kv, const RowPlaces& places, int rows) {
-    const int at_once = rows <= cuda::kMaxInlineRows ? device_.attention_rows : rows;
-    for (int row = 0; row < rows; row += at_once) {
-      const size_t offset = static_cast<size_t>(row) * static_cast<size_t>(config_.q_dim());
-      cuda::attention({device_.q + offset,
-                       kv,
-                       {places.sequence + row, places.position + row},
-                       device_.attention + offset,
-                       std::min(at_once, rows - row),
-                       config_.heads},
-                      device_.workspace, stream_);
     }
   }
 

@@ -27,9 +27,9 @@ constexpr size_t kPieceBytes = size_t{4} << 20;
 // One thread reads the page cache at 5 to 10 GB/s, the bus takes up to 50.
 constexpr int kCopyThreads = 6;
 
-// Memory of attention states, of which the longest contexts would want hundreds of megabytes for
-// eight rows. Fewer rows at a time then: one row alone fills a GPU at such contexts.
-constexpr size_t kAttentionStateBytes = size_t{8} << 20;
+// What a run may take beside weights and KV cache. Attention's states, which long contexts would
+// want hundreds of megabytes of, get what is left of it, for one row at least.
+constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 
 // Two staging buffers of a thread: one is filled while the other is on its way.
 class Stager {
@@ -171,18 +171,19 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
   workspace.row_s = placer_.take<float>(rows);
   workspace.row_r = placer_.take<float>(rows);
   workspace.row_sum = placer_.take<int32_t>(rows);
-  const size_t states_of_row = static_cast<size_t>(config.heads) *
-                               static_cast<size_t>(workspace.max_chunks) *
-                               static_cast<size_t>(config.head_dim + 2);
-  const size_t state_rows =
-      std::clamp<size_t>(kAttentionStateBytes / (states_of_row * sizeof(float)), 1,
-                         std::min<size_t>(cuda::kMaxInlineRows, rows));
-  attention_rows = static_cast<int>(state_rows);
-  workspace.attention = placer_.take<float>(state_rows * states_of_row);
-  const size_t n_done = state_rows * static_cast<size_t>(config.heads);
-  workspace.attention_done = zeroed(placer_.take<int32_t>(n_done), n_done);
   workspace.best = zeroed(placer_.take<unsigned long long>(kLogitRows), kLogitRows);
   workspace.head_done = zeroed(placer_.take<int32_t>(1), 1);
+
+  const size_t heads = static_cast<size_t>(config.heads);
+  const size_t state_bytes = heads * static_cast<size_t>(workspace.max_chunks) *
+                             static_cast<size_t>(config.head_dim + 2) * sizeof(float);
+  const size_t used = placer_.used() - plan.weights - plan.kv_cache;
+  const size_t left = used < kWorkspaceBytes ? kWorkspaceBytes - used : 0;
+  const size_t state_rows = std::clamp<size_t>(left / (state_bytes + 4096), 1,
+                                               std::min<size_t>(cuda::kMaxInlineRows, rows));
+  workspace.attention_rows = static_cast<int>(state_rows);
+  workspace.attention = reinterpret_cast<float*>(placer_.take(state_rows * state_bytes));
+  workspace.attention_done = zeroed(placer_.take<int32_t>(state_rows * heads), state_rows * heads);
 }
 
 void DeviceModel::upload(const ModelFile& model, const EngineOptions& options, cudaStream_t stream,

@@ -91,7 +91,6 @@ struct DeviceModel {
   float* logits = nullptr;     // [kLogitRows, vocab], where u is
   int32_t* results = nullptr;  // [1 + kLogitRows]: the fault, then the arg-max of each output row
   cuda::Workspace workspace;
-  int attention_rows = 0;  // rows that one launch of the splitting attention may have
   MemoryPlan plan;
 
   int32_t* fault() const { return results; }

@@ -40,15 +40,16 @@ inline constexpr int kMaxInlineRows = 8;
 
 // Device memory that the ops use between and inside launches.
 struct Workspace {
-  int8_t* codes = nullptr;             // [max_rows, quantised_row_bytes(widest input)]
-  float* row_s = nullptr;              // [max_rows]
-  float* row_r = nullptr;              // [max_rows]
-  int32_t* row_sum = nullptr;          // [max_rows]
-  float* attention = nullptr;          // [kMaxInlineRows, heads, chunks, head_dim + 2]
-  int32_t* attention_done = nullptr;   // [kMaxInlineRows, heads], zero between launches
-  unsigned long long* best = nullptr;  // [max output rows] arg-max in progress
-  int32_t* head_done = nullptr;        // [1], zero between launches
-  int max_chunks = 0;                  // of the context
+  int8_t* codes = nullptr;              // [max_rows, quantised_row_bytes(widest input)]
+  float* row_s = nullptr;               // [max_rows]
+  float* row_r = nullptr;               // [max_rows]
+  int32_t* row_sum = nullptr;           // [max_rows]
+  float* attention = nullptr;           // [attention_rows, heads, chunks, head_dim + 2]
+  int32_t* attention_done = nullptr;    // [attention_rows, heads], zero between launches
+  unsigned long long* best = nullptr;   // [max output rows] arg-max in progress
+  int32_t* head_done = nullptr;         // [1], zero between launches
+  int max_chunks = 0;                   // of the context
+  int attention_rows = kMaxInlineRows;  // at most that; more rows do not share their chunks out
 };
 
 inline size_t quantised_row_bytes(int cols) { return (static_cast<size_t>(cols) + 63) / 64 * 64; }
