@@ -87,7 +87,7 @@ TEST_CASE("graph and eager decode choose the same ids", "[gpu]") {
 TEST_CASE("decode on the GPU hands over the ids that forward chooses", "[gpu]") {
   if (no_gpu()) return;
   const TempDir temp;
-  const ModelFile model = ModelFile::open(changed_model(temp, {}));
+  const ModelFile model = ModelFile::open(changed_model(temp));
   for (bool use_graph : {false, true}) {
     EngineOptions options;
     options.context = 100;
@@ -136,7 +136,7 @@ TEST_CASE("rows of a batch on the GPU are what each would be alone", "[gpu]") {
   if (no_gpu()) return;
   constexpr size_t kSequences = 8;
   const TempDir temp;
-  const ModelFile model = ModelFile::open(changed_model(temp, {}));
+  const ModelFile model = ModelFile::open(changed_model(temp));
   const size_t vocab = static_cast<size_t>(model.config().vocab);
   for (bool use_graph : {false, true}) {
     const auto backend = gpu_backend(model, KvType::kF16, use_graph, kSequences);
@@ -176,7 +176,7 @@ TEST_CASE("rows of a batch on the GPU are what each would be alone", "[gpu]") {
 TEST_CASE("codes that are no ternary value are found on the GPU", "[gpu]") {
   if (no_gpu()) return;
   const TempDir temp;
-  const std::string path = changed_model(temp, {});
+  const std::string path = changed_model(temp);
   // Three of the four codes of a byte.
   damage(path, "layers.1.gate", 4321, "\x2a");
   const ModelFile model = ModelFile::open(path);
@@ -193,7 +193,7 @@ TEST_CASE("codes that are no ternary value are found on the GPU", "[gpu]") {
 TEST_CASE("progress of the upload ends with all bytes, and can end the work", "[gpu]") {
   if (no_gpu()) return;
   const TempDir temp;
-  const ModelFile model = ModelFile::open(changed_model(temp, {}));
+  const ModelFile model = ModelFile::open(changed_model(temp));
   uint64_t last = 0;
   uint64_t total = 1;
   make_cuda_backend(model, {}, [&](std::string_view, uint64_t done, uint64_t all) {

@@ -72,7 +72,8 @@ inline std::string make_model(const nlohmann::json& entry, const TempDir& temp) 
 }
 
 // A small random model whose config.json is that of a listed shape with some values changed.
-inline std::string changed_model(const TempDir& temp, const nlohmann::json& changes) {
+inline std::string changed_model(const TempDir& temp,
+                                 const nlohmann::json& changes = nlohmann::json::object()) {
   std::ifstream in(source_path("tests/data/shapes/head-dim-80.json"));
   nlohmann::json config = nlohmann::json::parse(in);
   config.update(changes);
