@@ -33,7 +33,6 @@ template <int kDims, int kCount>
 struct Shared {
   float p[kCount * kAttentionChunk];
   float o[kCount][kDims];  // of chunks that the block merges itself
-  float aside[kDims];      // what a rehearsal would put out
   float max[kCount];
   float a[kCount];  // factors of the merge
   float b[kCount];
@@ -98,50 +97,41 @@ struct KeyRow {
 };
 
 // Sum of p * v for two neighbouring dimensions of a chunk's values [position, head_dim], in
-// ascending position.
+// ascending position. `count` is a multiple of 4: p and v may be followed by zeros, which change
+// nothing (no sum here can be -0).
 template <class Element>
 __device__ inline float2 weighted_values(const float* p, const Element* values, int head_dim,
                                          int count) {
   float2 o = {0.0f, 0.0f};
-  const auto add = [&](float weight, int j) {
-    float2 v;
-    if constexpr (sizeof(Element) == 2) {
-      v = __half22float2(*reinterpret_cast<const __half2*>(values + j * head_dim));
-    } else {
-      v = *reinterpret_cast<const float2*>(values + j * head_dim);
-    }
-    o.x = fmaf(weight, v.x, o.x);
-    o.y = fmaf(weight, v.y, o.y);
-  };
-  int j = 0;
-  for (; j + 16 <= count; j += 16) {
+#pragma unroll 2
+  for (int j = 0; j < count; j += 4) {
+    const float4 weights = *reinterpret_cast<const float4*>(p + j);
+    const float w[4] = {weights.x, weights.y, weights.z, weights.w};
 #pragma unroll
-    for (int n = 0; n < 16; n += 4) {
-      const float4 weights = *reinterpret_cast<const float4*>(p + j + n);
-      add(weights.x, j + n);
-      add(weights.y, j + n + 1);
-      add(weights.z, j + n + 2);
-      add(weights.w, j + n + 3);
+    for (int n = 0; n < 4; ++n) {
+      float2 v;
+      if constexpr (sizeof(Element) == 2) {
+        v = __half22float2(*reinterpret_cast<const __half2*>(values + (j + n) * head_dim));
+      } else {
+        v = *reinterpret_cast<const float2*>(values + (j + n) * head_dim);
+      }
+      o.x = fmaf(w[n], v.x, o.x);
+      o.y = fmaf(w[n], v.y, o.y);
     }
   }
-  for (; j < count; ++j) add(p[j], j);
   return o;
 }
 
 __device__ inline float sum_of_weights(const float* p, int count) {
   float sum = 0.0f;
-  int j = 0;
-  for (; j + 16 <= count; j += 16) {
-#pragma unroll
-    for (int n = 0; n < 16; n += 4) {
-      const float4 weights = *reinterpret_cast<const float4*>(p + j + n);
-      sum += weights.x;
-      sum += weights.y;
-      sum += weights.z;
-      sum += weights.w;
-    }
+#pragma unroll 2
+  for (int j = 0; j < count; j += 4) {
+    const float4 weights = *reinterpret_cast<const float4*>(p + j);
+    sum += weights.x;
+    sum += weights.y;
+    sum += weights.z;
+    sum += weights.w;
   }
-  for (; j < count; ++j) sum += p[j];
   return sum;
 }
 
@@ -228,8 +218,6 @@ __device__ void merge_states(const AttentionArgs& args, const States& states, in
   if (d < head_dim) out[d] = o / sum;
 }
 
-// As the linear kernels (linear.cu), a block rehearses its work before the previous kernel has
-// ended.
 template <class Element, int kDims, bool kExact, int kCount>
 __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     decode_kernel(AttentionArgs args, States states, int group, float scale) {
@@ -246,21 +234,21 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
   let_next_start();
 
   // Places are inputs of the step, written before its first kernel starts.
-  const int kv_head = head / group;
   const int sequence = args.places.sequence[row];
   const int position = args.places.position[row];
   const int chunks = position / kAttentionChunk + 1;
-  // Keys and values from `fresh` on are written by this pass, those before by earlier ones.
-  int fresh = position;
-  for (int r = 0; r < args.rows; ++r) {
-    if (args.places.sequence[r] == sequence) fresh = min(fresh, args.places.position[r]);
-  }
   const int workers =
       chunks <= kPassesAlone * kCount ? 1 : min(static_cast<int>(gridDim.y), chunks);
   if (worker >= workers) return;
   // This block's chunks.
-  const int begin_chunk = static_cast<int>(static_cast<long long>(chunks) * worker / workers);
-  const int end_chunk = static_cast<int>(static_cast<long long>(chunks) * (worker + 1) / workers);
+  const int begin_chunk = chunks * worker / workers;
+  const int end_chunk = chunks * (worker + 1) / workers;
+  // Keys and values from `fresh` on are written by this pass, those before by earlier ones.
+  int fresh = position;
+#pragma unroll 1
+  for (int r = 0; r < args.rows; ++r) {
+    if (args.places.sequence[r] == sequence) fresh = min(fresh, args.places.position[r]);
+  }
 
   const int lane = t % kScoreLanes;
   const int own_chunk = t / kPerChunk;  // whose values the thread sums, among those of a pass
@@ -268,7 +256,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
   const int row_bytes = head_dim * static_cast<int>(sizeof(Element));
   const int tile_words = kAttentionChunk * row_bytes / 16;
   const Element* keys = reinterpret_cast<const Element*>(memory);
-  const Element* values = reinterpret_cast<const Element*>(memory + kCount * tile_words);
+  Element* values = reinterpret_cast<Element*>(memory + kCount * tile_words);
   const size_t row_of_heads = (static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
                                static_cast<size_t>(head)) *
                               static_cast<size_t>(head_dim);
@@ -276,58 +264,63 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
   float running = kEmpty;  // the service warp's
   float sum = 0.0f;
   float merged = 0.0f;  // of dimension t
+  int copied = 0;       // positions of the pass whose keys and values are fetched
+  int tiles_from = -1;  // the pass whose shared.tile is filled
+  bool waited = false;
 
-  bool rehearsal = true;
+#pragma unroll 1
   for (int first = begin_chunk; first < end_chunk;) {
     const int n_chunks = min(kCount, end_chunk - first);
     const int first_position = first * kAttentionChunk;
-    const int in_use = min(n_chunks * kAttentionChunk, position + 1 - first_position);
-    // Copies positions begin .. end - 1 of the pass, by whole 16-byte words.
-    const auto copy = [&](int begin, int end) {
-      for (int c = begin / kAttentionChunk; c * kAttentionChunk < end; ++c) {
+    const int count = min(n_chunks * kAttentionChunk, position + 1 - first_position);
+    if (tiles_from != first) {
+      tiles_from = first;
+      if (t < n_chunks) {
+        shared.tile[t] = args.kv.tile_offset(sequence, first_position + t * kAttentionChunk,
+                                             head / group);
+      }
+      __syncthreads();
+    }
+    // By whole 16-byte words.
+    const int available = waited ? count : min(count, max(0, fresh - first_position));
+    if (!service) {
+#pragma unroll 1
+      for (int c = copied / kAttentionChunk; c * kAttentionChunk < available; ++c) {
         const size_t tile = shared.tile[c];
-        const uint4* k = reinterpret_cast<const uint4*>(static_cast<const Element*>(args.kv.k) +
-                                                        tile);
-        const uint4* v = reinterpret_cast<const uint4*>(static_cast<const Element*>(args.kv.v) +
-                                                        tile);
-        const int last = min(kAttentionChunk, end - c * kAttentionChunk) * row_bytes;
-        int word = max(0, begin - c * kAttentionChunk) * row_bytes / 16 + t;
-        for (; 16 * word < last; word += kThreads) {
+        const auto words_of = [&](const void* pool) {
+          return reinterpret_cast<const uint4*>(static_cast<const Element*>(pool) + tile);
+        };
+        const int end = min(kAttentionChunk, available - c * kAttentionChunk) * row_bytes;
+        int word = max(0, copied - c * kAttentionChunk) * row_bytes / 16 + t;
+#pragma unroll 1
+        for (; 16 * word < end; word += kThreads) {
           int to = word;
           if constexpr (kExact) {
             constexpr int kRow = kScoreLanes * Keys::kLoads;
             to = word / kRow * kRow + Keys::place(word % kRow);
           }
-          copy_async(memory + c * tile_words + to, k + word);
-          copy_async(memory + (kCount + c) * tile_words + word, v + word);
+          copy_async(memory + c * tile_words + to, words_of(args.kv.k) + word);
+          copy_async(memory + (kCount + c) * tile_words + word, words_of(args.kv.v) + word);
         }
       }
-    };
-    if (rehearsal || first != begin_chunk) {
-      if (t < n_chunks) {
-        shared.tile[t] =
-            args.kv.tile_offset(sequence, first_position + t * kAttentionChunk, kv_head);
-      }
-      __syncthreads();
     }
-    if (rehearsal) {
-      if (!service) copy(0, min(in_use, max(0, fresh - first_position)));
-    } else if (first == begin_chunk) {
+    copied = available;
+    if (!waited) {
+      // What this pass has written is fetched in a second round.
+      wait_for_copies();
       wait_for_previous();
+      waited = true;
       if (!service) {
 #pragma unroll
         for (int m = 0; m < Keys::kLane; ++m) {
           const int d = lane + kScoreLanes * m;
           if (kExact || d < head_dim) q[m] = args.q[row_of_heads + static_cast<size_t>(d)];
         }
-        copy(min(in_use, max(0, fresh - first_position)), in_use);
       }
-    } else if (!service) {
-      copy(0, in_use);
+      continue;
     }
     wait_for_copies();
     __syncthreads();
-    const int count = rehearsal ? min(in_use, 17) : in_use;
     if (!service) {
 #pragma unroll 1
       for (int begin = 0; begin < count; begin += kPositions) {
@@ -338,6 +331,8 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
         }
         if (lane == 0) shared.p[p] = (score + 0.0f) * scale;
       }
+      // Values are summed by fours.
+      for (int i = t; i < (-count & 3) * head_dim; i += kThreads) values[count * head_dim + i] = 0;
     }
     __syncthreads();
     if (t / 32 * kAttentionChunk < count) {
@@ -351,61 +346,52 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     }
     __syncthreads();
 
-    const bool alone = workers == 1 || rehearsal;
+    const int c = service ? t - kThreads : own_chunk;
+    const int own_count = (min(kAttentionChunk, count - c * kAttentionChunk) + 3) & ~3;
+    float* const state = state_of(args, states, row, head, first + c);
     if (service) {
-      const int c = t - kThreads;
-      const int own_count = min(kAttentionChunk, count - c * kAttentionChunk);
       float max = -INFINITY;
       float chunk_sum = 0.0f;
       if (own_count > 0) {
         max = shared.max[c];
         chunk_sum = sum_of_weights(shared.p + c * kAttentionChunk, own_count);
       }
-      if (alone) {
+      if (workers == 1) {
         const MergeFactors factors(max, running);
         if (c < kCount) {
           shared.a[c] = factors.a;
           shared.b[c] = factors.b;
         }
+#pragma unroll 1
         for (int i = 0; i < n_chunks; ++i) {
           sum = fmaf(sum, __shfl_sync(kAllLanes, factors.a, i),
                      __shfl_sync(kAllLanes, chunk_sum * factors.b, i));
         }
         if (c == 0) shared.sum = sum;
       } else if (own_count > 0) {
-        float* state = state_of(args, states, row, head, first + c);
         state[0] = max;
         state[1] = chunk_sum;
       }
-    } else {
-      const int own_count = min(kAttentionChunk, count - own_chunk * kAttentionChunk);
-      if (own_count > 0 && own_d < head_dim) {
-        const float2 o = weighted_values(
-            shared.p + own_chunk * kAttentionChunk,
-            values + own_chunk * kAttentionChunk * head_dim + own_d, head_dim, own_count);
-        float* to = alone ? shared.o[own_chunk] + own_d
-                          : state_of(args, states, row, head, first + own_chunk) + 2 + own_d;
-        to[0] = o.x;
-        to[1] = o.y;
-      }
+    } else if (own_count > 0 && own_d < head_dim) {
+      const float2 o =
+          weighted_values(shared.p + own_chunk * kAttentionChunk,
+                          values + own_chunk * kAttentionChunk * head_dim + own_d, head_dim,
+                          own_count);
+      float* to = workers == 1 ? shared.o[own_chunk] + own_d : state + 2 + own_d;
+      to[0] = o.x;
+      to[1] = o.y;
     }
     __syncthreads();
-    if (alone && t < head_dim) {
-      for (int c = 0; c * kAttentionChunk < count; ++c) {
-        merged = fmaf(merged, shared.a[c], shared.o[c][t] * shared.b[c]);
+    if (workers == 1 && t < head_dim) {
+#pragma unroll 1
+      for (int i = 0; i < n_chunks; ++i) {
+        merged = fmaf(merged, shared.a[i], shared.o[i][t] * shared.b[i]);
       }
-      float* to = rehearsal ? shared.aside + t : args.out + row_of_heads + t;
-      if (first + kCount >= end_chunk) *to = merged / shared.sum;
+      if (first + kCount >= end_chunk) args.out[row_of_heads + t] = merged / shared.sum;
     }
-    if (rehearsal) {
-      running = kEmpty;
-      sum = 0.0f;
-      merged = 0.0f;
-      rehearsal = false;
-    } else {
-      // The next pass overwrites keys and values at once, the rest after its own barriers.
-      first += kCount;
-    }
+    // The next pass overwrites keys and values at once, the rest after its own barriers.
+    first += kCount;
+    copied = 0;
   }
   if (workers == 1) return;
 

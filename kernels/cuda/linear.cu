@@ -5,6 +5,10 @@
 // cheaper than another launch and a round trip), and each warp multiplies its rows and finishes
 // them. What is needed only at the end, the RMS factor and the sum of the codes, is made by one
 // more warp meanwhile.
+//
+// Short code matters more than fast loops: a kernel runs for a microsecond or two, and when its
+// instructions are no longer in the SM's cache it takes twice as long. Hence one kernel for all
+// sizes, and loops that are not unrolled unless loads must overlap.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear_ops.cuh"
 #include "kernels/cuda/matmul.h"
@@ -35,34 +39,53 @@ __device__ inline void barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-constexpr int kMaxWarps = 16;  // that multiply
+constexpr int kMaxWarps = 16;       // that multiply
+constexpr int kPreferredWarps = 10;  // fewer leave registers for the blocks of the next kernels
+constexpr int kBatch = 4;           // loads of a thread that overlap
 
 struct Shared {
   uint32_t max[kMaxWarps];
   float r;
   int32_t sum;
-  float aside[kAside];
 };
 
+// Four columns of the row from `at` on, those beyond its end zero.
+template <bool kVector>
+__device__ inline float4 four(const float* row, int at, int cols) {
+  if constexpr (kVector) {
+    return at < cols ? *reinterpret_cast<const float4*>(row + at) : float4{};
+  } else {
+    return {at < cols ? row[at] : 0.0f, at + 1 < cols ? row[at + 1] : 0.0f,
+            at + 2 < cols ? row[at + 2] : 0.0f, at + 3 < cols ? row[at + 3] : 0.0f};
+  }
+}
+
 // canonical_sum of x * x by one warp. Lane l holds the partial sums 4 l .. 4 l + 3 and those 128
-// further on.
+// further on. (Adding squares of absent columns, +0, changes nothing.)
+template <bool kVector>
 __device__ inline float sum_of_squares(const float* x, int n) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float p[8] = {};
-  if (n % 4 == 0) {
-#pragma unroll 5
-    for (int begin = 4 * lane; begin < n; begin += kPartials) {
-      const float4 low = *reinterpret_cast<const float4*>(x + begin);
-      float4 high = {0.0f, 0.0f, 0.0f, 0.0f};
-      if (begin + 128 < n) high = *reinterpret_cast<const float4*>(x + begin + 128);
-      p[0] = fmaf(low.x, low.x, p[0]);
-      p[1] = fmaf(low.y, low.y, p[1]);
-      p[2] = fmaf(low.z, low.z, p[2]);
-      p[3] = fmaf(low.w, low.w, p[3]);
-      p[4] = fmaf(high.x, high.x, p[4]);
-      p[5] = fmaf(high.y, high.y, p[5]);
-      p[6] = fmaf(high.z, high.z, p[6]);
-      p[7] = fmaf(high.w, high.w, p[7]);
+  if constexpr (kVector) {
+    constexpr int kBatch = 5;  // loads that overlap
+#pragma unroll 1
+    for (int begin = 4 * lane; begin < n; begin += kBatch * kPartials) {
+      float4 v[kBatch][2];
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        v[j][0] = four<true>(x, begin + j * kPartials, n);
+        v[j][1] = four<true>(x, begin + j * kPartials + 128, n);
+      }
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          p[4 * i] = fmaf(v[j][i].x, v[j][i].x, p[4 * i]);
+          p[4 * i + 1] = fmaf(v[j][i].y, v[j][i].y, p[4 * i + 1]);
+          p[4 * i + 2] = fmaf(v[j][i].z, v[j][i].z, p[4 * i + 2]);
+          p[4 * i + 3] = fmaf(v[j][i].w, v[j][i].w, p[4 * i + 3]);
+        }
+      }
     }
   } else {
     for (int begin = 0; begin < n; begin += kPartials) {
@@ -97,21 +120,6 @@ __device__ inline uint32_t quantise(float4 z, float s) {
 // The magnitude's bits: their order is that of the magnitudes, with infinity and NaN above all.
 __device__ inline uint32_t magnitude(float z) { return __float_as_uint(z) & 0x7fffffffu; }
 
-__device__ inline float4 product(float4 a, float4 b) {
-  return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w};
-}
-
-// Four columns of the row from `at` on, those beyond its end zero.
-template <bool kVector>
-__device__ inline float4 four(const float* row, int at, int cols) {
-  if constexpr (kVector) {
-    return at < cols ? *reinterpret_cast<const float4*>(row + at) : float4{};
-  } else {
-    return {at < cols ? row[at] : 0.0f, at + 1 < cols ? row[at + 1] : 0.0f,
-            at + 2 < cols ? row[at + 2] : 0.0f, at + 3 < cols ? row[at + 3] : 0.0f};
-  }
-}
-
 // The scalars of the row that every thread knows.
 struct RowFactors {
   float s;    // codes per unit
@@ -125,224 +133,188 @@ __device__ inline RowFactors factors_of(uint32_t amax_bits, bool has_gain) {
   return {zero ? 1.0f : s, zero};
 }
 
-// kPairs: pairs of rows of a warp. kQuads: how many times four columns of the activation row a
-// thread keeps in registers; of longer rows it reads the rest twice. kVector: the activation row
-// can be read 16 bytes at a time.
-//
-// The block runs twice through its work. The first time is a rehearsal on zeros, before the
-// previous kernel has ended, which leaves the instructions and constants in the caches: these
-// kernels are so short that fetching their code would otherwise take most of their time.
-template <class Op, int kPairs, int kQuads, bool kVector>
-__global__ void __launch_bounds__((kMaxWarps + 1) * 32)
-    row_kernel(Input input, Op op, int n_warps) {
-  // The row's codes, the weights of each warp's rows, the gains of the columns that are kept.
+// How a block shares its work. Columns go by fours, quads.
+struct Cut {
+  int n_warps;         // that multiply
+  int pairs_per_warp;  // at most 32: lane i finishes pair i
+};
+
+// kVector: the activation row can be read 16 bytes at a time.
+template <class Op, bool kVector>
+__global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input input, Op op, Cut cut) {
+  // The row's codes, its values times gain (first only the gains), the weights of each warp's rows.
   extern __shared__ uint4 memory[];
   __shared__ Shared shared;
   const int t = static_cast<int>(threadIdx.x);
   const int warp = t / 32;
   const int lane = t % 32;
-  const int threads = n_warps * 32;
+  const int threads = cut.n_warps * 32;
   const int n_words = words_per_row(input.cols);
+  const int n_quads = 4 * n_words;
   const bool has_gain = input.gain != nullptr;
   let_next_start();
 
-  if (warp == n_warps) {
+  if (warp == cut.n_warps) {
     // The service warp.
-#pragma unroll 1
-    for (int run = 0; run < 2; ++run) {
-      const bool rehearsal = run == 0;
-      if (!rehearsal) wait_for_previous();
-      float r = 1.0f;
-      if (has_gain) {
-        r = rms_factor(sum_of_squares(input.x, rehearsal ? 0 : input.cols), input.cols, input.eps);
-      }
-      barrier_sync(kCodesReadyBarrier, threads + 32);
-      int sum = 0;
-      for (int w = lane; w < n_words; w += 32) {
-        const uint4 codes = memory[w];
-        sum = __dp4a(static_cast<int>(codes.x), 0x01010101, sum);
-        sum = __dp4a(static_cast<int>(codes.y), 0x01010101, sum);
-        sum = __dp4a(static_cast<int>(codes.z), 0x01010101, sum);
-        sum = __dp4a(static_cast<int>(codes.w), 0x01010101, sum);
-      }
-      sum = sum_warp(sum);
-      if (lane == 0) {
-        shared.r = r;
-        shared.sum = sum;
-      }
-      barrier_arrive(kServiceBarrier, threads + 32);
+    wait_for_previous();
+    float r = 1.0f;
+    if (has_gain) {
+      r = rms_factor(sum_of_squares<kVector>(input.x, input.cols), input.cols, input.eps);
     }
+    barrier_sync(kCodesReadyBarrier, threads + 32);
+    int sum = 0;
+#pragma unroll 1
+    for (int w = lane; w < n_words; w += 32) {
+      const uint4 codes = memory[w];
+      sum = __dp4a(static_cast<int>(codes.x), 0x01010101, sum);
+      sum = __dp4a(static_cast<int>(codes.y), 0x01010101, sum);
+      sum = __dp4a(static_cast<int>(codes.z), 0x01010101, sum);
+      sum = __dp4a(static_cast<int>(codes.w), 0x01010101, sum);
+    }
+    sum = sum_warp(sum);
+    if (lane == 0) {
+      shared.r = r;
+      shared.sum = sum;
+    }
+    barrier_arrive(kServiceBarrier, threads + 32);
     return;
   }
 
-  const int first_pair = (static_cast<int>(blockIdx.x) * n_warps + warp) * kPairs;
-  // Lane i finishes pair i of the warp.
-  const int own_pair = first_pair + lane;
-  const bool finishes = lane < kPairs && own_pair < op.pairs();
-  uint4* const own_memory = memory + n_words + warp * (2 * kPairs * n_words / 4);
-  float4* const own_gain =
-      reinterpret_cast<float4*>(memory + n_words + n_warps * (2 * kPairs * n_words / 4)) + t;
-  if (has_gain) {
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      const int quad = t + j * threads;
-      if (4 * quad < input.cols) {
-        copy_async(own_gain + j * threads, input.gain + 4 * quad);
-      }
-    }
-  }
-  end_of_copies();
-  float scale[2] = {};
-#pragma unroll
-  for (int p = 0; p < kPairs; ++p) {
-    const PairRows rows = op.rows(min(first_pair + p, op.pairs() - 1));
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint4* from = reinterpret_cast<const uint4*>(rows.words[i] != nullptr ? rows.words[i]
-                                                                                  : rows.words[0]);
-      uint4* to = own_memory + (2 * p + i) * (n_words / 4);
-      for (int w = lane; w < n_words / 4; w += 32) copy_async(to + w, from + w);
-      if (p == lane) scale[i] = rows.scale[i];
-    }
-  }
-  end_of_copies();
-  typename Op::Place place{};
-  if (finishes) place = op.place(0, own_pair);
-
+  float4* const z = reinterpret_cast<float4*>(memory + n_words);
+  uint32_t* const weights = reinterpret_cast<uint32_t*>(memory + n_words + n_quads) +
+                            warp * cut.pairs_per_warp * 2 * n_words;
+  const int first_pair =
+      (static_cast<int>(blockIdx.x) * cut.n_warps + warp) * cut.pairs_per_warp;
+  const int n_pairs = min(cut.pairs_per_warp, op.pairs() - first_pair);
+  if (has_gain && kVector) {
 #pragma unroll 1
-  for (int run = 0; run < 2; ++run) {
-    const bool rehearsal = run == 0;
-    if (!rehearsal) wait_for_previous();
-    const int cols = rehearsal ? 0 : input.cols;
-    float4 z[kQuads > 0 ? kQuads : 1];
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) z[j] = four<kVector>(input.x, 4 * (t + j * threads), cols);
-    if (finishes && !rehearsal) op.fetch(place);
-    uint32_t largest = 0;
-    const auto measure = [&](float4 v) {
-      largest = max(largest, max(max(magnitude(v.x), magnitude(v.y)),
-                                 max(magnitude(v.z), magnitude(v.w))));
-    };
-    // The columns that were not kept.
-    const auto remaining = [&](int at) {
-      const float4 v = four<kVector>(input.x, at, cols);
-      return has_gain ? product(v, four<kVector>(input.gain, at, cols)) : v;
-    };
-    if (!rehearsal) wait_for_older_copies();  // the gains
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      // A rehearsal does not touch what may still be on its way.
-      if (has_gain && 4 * (t + j * threads) < cols) z[j] = product(z[j], own_gain[j * threads]);
-      measure(z[j]);
+    for (int quad = t; 4 * quad < input.cols; quad += threads) {
+      copy_async(z + quad, input.gain + 4 * quad);
     }
-#pragma unroll 4
-    for (int at = 4 * (t + kQuads * threads); at < cols; at += 4 * threads) measure(remaining(at));
-    largest = max_warp(largest);
-    if (lane == 0) shared.max[warp] = largest;
-    barrier_sync(kMaxBarrier, threads);
-    largest = max_warp(shared.max[lane < n_warps ? lane : 0]);
-    const RowFactors factors = factors_of(largest, has_gain);
-    if (largest >= 0x7f800000u && t == 0) set_fault(input.fault, input.layer + 1);
+  }
+  end_of_copies();
+#pragma unroll 1
+  for (int p = 0; p < n_pairs; ++p) {
+    const PairRows rows = op.rows(first_pair + p);
+    const uint32_t* second = rows.words[1] != nullptr ? rows.words[1] : rows.words[0];
+    uint4* to = reinterpret_cast<uint4*>(weights + 2 * p * n_words);
+#pragma unroll 1
+    for (int w = lane; w < n_words / 4; w += 32) {
+      copy_async(to + w, reinterpret_cast<const uint4*>(rows.words[0]) + w);
+      copy_async(to + n_words / 4 + w, reinterpret_cast<const uint4*>(second) + w);
+    }
+  }
+  end_of_copies();
+  const bool finishes = lane < n_pairs;
+  float scale[2] = {};
+  typename Op::Place place{};
+  if (finishes) {
+    const PairRows rows = op.rows(first_pair + lane);
+    scale[0] = rows.scale[0];
+    scale[1] = rows.scale[1];
+    place = op.place(0, first_pair + lane);
+  }
 
-    uint32_t* codes = reinterpret_cast<uint32_t*>(memory);
+  wait_for_previous();
+  if (finishes) op.fetch(place);
+  wait_for_older_copies();  // the gains
+  uint32_t largest = 0;
+#pragma unroll 1
+  for (int begin = t; begin < n_quads; begin += kBatch * threads) {
+    float4 v[kBatch];
 #pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      const int quad = t + j * threads;
-      if (quad < 4 * n_words) codes[quad] = factors.zero ? 0 : quantise(z[j], factors.s);
+    for (int j = 0; j < kBatch; ++j) {
+      v[j] = four<kVector>(input.x, 4 * (begin + j * threads), input.cols);
     }
-#pragma unroll 4
-    for (int quad = t + kQuads * threads; quad < 4 * n_words; quad += threads) {
-      codes[quad] = factors.zero ? 0 : quantise(remaining(4 * quad), factors.s);
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int quad = begin + j * threads;
+      if (quad >= n_quads) break;
+      if (has_gain && 4 * quad < input.cols) {
+        const float4 gain = kVector ? z[quad] : four<false>(input.gain, 4 * quad, input.cols);
+        v[j] = {v[j].x * gain.x, v[j].y * gain.y, v[j].z * gain.z, v[j].w * gain.w};
+      }
+      largest = max(largest, max(max(magnitude(v[j].x), magnitude(v[j].y)),
+                                 max(magnitude(v[j].z), magnitude(v[j].w))));
+      z[quad] = v[j];
     }
-    barrier_arrive(kCodesReadyBarrier, threads + 32);
-    const float per_unit[2] = {scale[0] / factors.s, scale[1] / factors.s};
-    if (!rehearsal) wait_for_copies();
-    barrier_sync(kCodesBarrier, threads);
+  }
+  largest = max_warp(largest);
+  if (lane == 0) shared.max[warp] = largest;
+  barrier_sync(kMaxBarrier, threads);
+  largest = max_warp(shared.max[lane < cut.n_warps ? lane : 0]);
+  const RowFactors factors = factors_of(largest, has_gain);
+  if (largest >= 0x7f800000u && t == 0) set_fault(input.fault, input.layer + 1);
 
-    RowDot dot[kPairs][2];
-    const uint32_t* weights = reinterpret_cast<const uint32_t*>(own_memory);
+  uint32_t* const codes = reinterpret_cast<uint32_t*>(memory);
+#pragma unroll 1
+  for (int quad = t; quad < n_quads; quad += threads) {
+    codes[quad] = factors.zero ? 0 : quantise(z[quad], factors.s);
+  }
+  barrier_arrive(kCodesReadyBarrier, threads + 32);
+  wait_for_copies();
+  barrier_sync(kCodesBarrier, threads);
+
+  int own[2] = {};
+#pragma unroll 1
+  for (int p = 0; p < n_pairs; ++p) {
+    const uint32_t* row = weights + 2 * p * n_words;
+    RowDot first;
+    RowDot second;
 #pragma unroll 2
     for (int w = lane; w < n_words; w += 32) {
       const uint4 x = memory[w];
-#pragma unroll
-      for (int p = 0; p < kPairs; ++p) {
-        dot[p][0].add(rehearsal ? 0 : weights[2 * p * n_words + w], x);
-        dot[p][1].add(rehearsal ? 0 : weights[(2 * p + 1) * n_words + w], x);
-      }
+      first.add(row[w], x);
+      second.add(row[n_words + w], x);
     }
-    int own[2] = {};
-#pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int sum = sum_warp(dot[p][i].sum());
-        if (p == lane) own[i] = sum;
-      }
+    const int sums[2] = {sum_warp(first.sum()), sum_warp(second.sum())};
+    if (p == lane) {
+      own[0] = sums[0];
+      own[1] = sums[1];
     }
-    barrier_sync(kServiceBarrier, threads + 32);
-    if (!finishes) continue;
-    op.finish(rehearsal ? op.aside(place, shared.aside) : place,
-              static_cast<float>(own[0] - shared.sum) * (per_unit[0] * shared.r),
-              static_cast<float>(own[1] - shared.sum) * (per_unit[1] * shared.r));
   }
+  scale[0] /= factors.s;
+  scale[1] /= factors.s;
+  barrier_sync(kServiceBarrier, threads + 32);
+  if (!finishes) return;
+  op.finish(place, static_cast<float>(own[0] - shared.sum) * (scale[0] * shared.r),
+            static_cast<float>(own[1] - shared.sum) * (scale[1] * shared.r));
 }
 
-template <int kPairs>
-size_t shared_bytes(const Input& input, int n_warps, int quads) {
-  const size_t words = static_cast<size_t>(words_per_row(input.cols));
-  const size_t gains = input.gain == nullptr ? 0 : static_cast<size_t>(quads * n_warps * 32);
-  return 16 * words + static_cast<size_t>(2 * kPairs * n_warps) * words * 4 + 16 * gains;
+size_t shared_bytes(int cols, const Cut& cut) {
+  const size_t words = static_cast<size_t>(words_per_row(cols));
+  return 16 * words + 64 * words +
+         8 * words * static_cast<size_t>(cut.n_warps * cut.pairs_per_warp);
 }
 
-template <int kPairs, int kQuads, bool kVector, class Op>
-void launch_row(const Input& input, const Op& op, int n_warps, cudaStream_t stream) {
-  const int per_block = n_warps * kPairs;
-  launch(row_kernel<Op, kPairs, kQuads, kVector>,
-         dim3(static_cast<unsigned>((op.pairs() + per_block - 1) / per_block)),
-         dim3(static_cast<unsigned>((n_warps + 1) * 32)),
-         shared_bytes<kPairs>(input, n_warps, kQuads), stream, input, op, n_warps);
-}
-
-template <int kPairs, class Op>
-void launch_pairs(const Input& input, const Op& op, cudaStream_t stream) {
-  // One block for each SM, as far as its shared memory goes.
-  constexpr int kMostQuads = 6;
+// One block for each SM as far as shared memory goes, with warps enough to quantise the row.
+Cut cut_for(int pairs, int cols) {
   const int blocks = multiprocessors();
-  int n_warps = std::min(kMaxWarps, (op.pairs() + blocks * kPairs - 1) / (blocks * kPairs));
-  while (n_warps > 1 && shared_bytes<kPairs>(input, n_warps, kMostQuads) > max_dynamic_shared()) {
-    --n_warps;
+  const int per_block = (pairs + blocks - 1) / blocks;
+  const int warps_of_quads = (cols / 4 + 31) / 32;
+  Cut cut{};
+  cut.pairs_per_warp = std::min(32, (per_block + kPreferredWarps - 1) / kPreferredWarps);
+  cut.n_warps = (per_block + cut.pairs_per_warp - 1) / cut.pairs_per_warp;
+  cut.n_warps = std::max(cut.n_warps, std::min(warps_of_quads, kPreferredWarps));
+  cut.n_warps = std::min(cut.n_warps, kMaxWarps);
+  while (shared_bytes(cols, cut) > max_dynamic_shared() && cut.pairs_per_warp > 1) {
+    --cut.pairs_per_warp;
   }
-  if (input.cols % 4 != 0) {
-    launch_row<kPairs, 0, false>(input, op, n_warps, stream);
-    return;
-  }
-  // Short rows: some warps may have no rows and only help to quantise.
-  const int warps_of_quads = (input.cols / 4 + 31) / 32;
-  if (warps_of_quads <= 5) n_warps = std::max(n_warps, warps_of_quads);
-  if (warps_of_quads <= 12) n_warps = std::max(n_warps, (warps_of_quads + 1) / 2);
-  const int quads = (warps_of_quads + n_warps - 1) / n_warps;
-  if (quads <= 1) {
-    launch_row<kPairs, 1, true>(input, op, n_warps, stream);
-  } else if (quads <= 2) {
-    launch_row<kPairs, 2, true>(input, op, n_warps, stream);
-  } else if (quads <= 4) {
-    launch_row<kPairs, 4, true>(input, op, n_warps, stream);
-  } else {
-    launch_row<kPairs, kMostQuads, true>(input, op, n_warps, stream);
-  }
+  while (shared_bytes(cols, cut) > max_dynamic_shared() && cut.n_warps > 1) --cut.n_warps;
+  return cut;
 }
 
-// Pairs a warp: with more, a block has fewer threads, and the blocks of the kernels that come next
-// find registers to start early; long rows want the threads to quantise.
 template <class Op>
 void multiply_row(const Input& input, const Op& op, cudaStream_t stream) {
-  const int per_sm = (op.pairs() + multiprocessors() - 1) / multiprocessors();
-  if (per_sm <= 8 || (per_sm <= kMaxWarps && input.cols > 4096)) {
-    launch_pairs<1>(input, op, stream);
-  } else if (per_sm <= 2 * kMaxWarps) {
-    launch_pairs<2>(input, op, stream);
+  const Cut cut = cut_for(op.pairs(), input.cols);
+  const int per_block = cut.n_warps * cut.pairs_per_warp;
+  const dim3 grid(static_cast<unsigned>((op.pairs() + per_block - 1) / per_block));
+  const dim3 block(static_cast<unsigned>((cut.n_warps + 1) * 32));
+  const size_t bytes = shared_bytes(input.cols, cut);
+  if (input.cols % 4 == 0) {
+    launch(row_kernel<Op, true>, grid, block, bytes, stream, input, op, cut);
   } else {
-    launch_pairs<4>(input, op, stream);
+    launch(row_kernel<Op, false>, grid, block, bytes, stream, input, op, cut);
   }
 }
 
