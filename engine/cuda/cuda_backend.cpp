@@ -204,8 +204,8 @@ class CudaBackend final : public Backend {
   // The id that a step has chosen for a row, as soon as the GPU has written it.
   int32_t await(uint32_t step, size_t row) {
     const std::atomic_ref word(ring_[size_t{step % cuda::kRingSteps} * cuda::kMaxInlineRows + row]);
-    // Asking the driver takes about a microsecond, a look at the word next to nothing.
-    constexpr int kLooksPerQuery = 10000;
+    // Asking the driver takes 0.3 us, a look at the word less than a nanosecond.
+    constexpr int kLooksPerQuery = 100000;
     for (bool ended = false;;) {
       for (int look = 0; look < kLooksPerQuery; ++look) {
         const uint64_t told = word.load(std::memory_order_acquire);
