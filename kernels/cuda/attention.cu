@@ -33,6 +33,7 @@ template <int kDims, int kCount>
 struct Shared {
   float p[kCount * kAttentionChunk];
   float o[kCount][kDims];  // of chunks that the block merges itself
+  float aside[kDims];      // what a rehearsal would put out
   float max[kCount];
   float a[kCount];  // factors of the merge
   float b[kCount];
@@ -218,6 +219,7 @@ __device__ void merge_states(const AttentionArgs& args, const States& states, in
   if (d < head_dim) out[d] = o / sum;
 }
 
+// As those of linear.cu, a block rehearses its work before the previous kernel has ended.
 template <class Element, int kDims, bool kExact, int kCount>
 __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     decode_kernel(AttentionArgs args, States states, int group, float scale) {
@@ -266,13 +268,13 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
   float merged = 0.0f;  // of dimension t
   int copied = 0;       // positions of the pass whose keys and values are fetched
   int tiles_from = -1;  // the pass whose shared.tile is filled
-  bool waited = false;
+  bool rehearsal = true;
 
 #pragma unroll 1
   for (int first = begin_chunk; first < end_chunk;) {
     const int n_chunks = min(kCount, end_chunk - first);
     const int first_position = first * kAttentionChunk;
-    const int count = min(n_chunks * kAttentionChunk, position + 1 - first_position);
+    const int in_use = min(n_chunks * kAttentionChunk, position + 1 - first_position);
     if (tiles_from != first) {
       tiles_from = first;
       if (t < n_chunks) {
@@ -282,7 +284,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
       __syncthreads();
     }
     // By whole 16-byte words.
-    const int available = waited ? count : min(count, max(0, fresh - first_position));
+    const int available = rehearsal ? min(in_use, max(0, fresh - first_position)) : in_use;
     if (!service) {
 #pragma unroll 1
       for (int c = copied / kAttentionChunk; c * kAttentionChunk < available; ++c) {
@@ -305,20 +307,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
       }
     }
     copied = available;
-    if (!waited) {
-      // What this pass has written is fetched in a second round.
-      wait_for_copies();
-      wait_for_previous();
-      waited = true;
-      if (!service) {
-#pragma unroll
-        for (int m = 0; m < Keys::kLane; ++m) {
-          const int d = lane + kScoreLanes * m;
-          if (kExact || d < head_dim) q[m] = args.q[row_of_heads + static_cast<size_t>(d)];
-        }
-      }
-      continue;
-    }
+    const int count = rehearsal ? min(in_use, 5) : in_use;
     wait_for_copies();
     __syncthreads();
     if (!service) {
@@ -332,7 +321,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
         if (lane == 0) shared.p[p] = (score + 0.0f) * scale;
       }
       // Values are summed by fours.
-      for (int i = t; i < (-count & 3) * head_dim; i += kThreads) values[count * head_dim + i] = 0;
+      for (int i = t; i < (-in_use & 3) * head_dim; i += kThreads) values[in_use * head_dim + i] = 0;
     }
     __syncthreads();
     if (t / 32 * kAttentionChunk < count) {
@@ -346,6 +335,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     }
     __syncthreads();
 
+    const bool alone = workers == 1 || rehearsal;
     const int c = service ? t - kThreads : own_chunk;
     const int own_count = (min(kAttentionChunk, count - c * kAttentionChunk) + 3) & ~3;
     float* const state = state_of(args, states, row, head, first + c);
@@ -356,7 +346,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
         max = shared.max[c];
         chunk_sum = sum_of_weights(shared.p + c * kAttentionChunk, own_count);
       }
-      if (workers == 1) {
+      if (alone) {
         const MergeFactors factors(max, running);
         if (c < kCount) {
           shared.a[c] = factors.a;
@@ -377,17 +367,34 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
           weighted_values(shared.p + own_chunk * kAttentionChunk,
                           values + own_chunk * kAttentionChunk * head_dim + own_d, head_dim,
                           own_count);
-      float* to = workers == 1 ? shared.o[own_chunk] + own_d : state + 2 + own_d;
+      float* to = alone ? shared.o[own_chunk] + own_d : state + 2 + own_d;
       to[0] = o.x;
       to[1] = o.y;
     }
     __syncthreads();
-    if (workers == 1 && t < head_dim) {
+    if (alone && t < head_dim) {
 #pragma unroll 1
       for (int i = 0; i < n_chunks; ++i) {
         merged = fmaf(merged, shared.a[i], shared.o[i][t] * shared.b[i]);
       }
-      if (first + kCount >= end_chunk) args.out[row_of_heads + t] = merged / shared.sum;
+      float* to = rehearsal ? shared.aside + t : args.out + row_of_heads + t;
+      if (first + kCount >= end_chunk) *to = merged / shared.sum;
+    }
+    if (rehearsal) {
+      // The same chunks again. What this pass has written is fetched in a second round of copies.
+      rehearsal = false;
+      running = kEmpty;
+      sum = 0.0f;
+      merged = 0.0f;
+      wait_for_previous();
+      if (!service) {
+#pragma unroll
+        for (int m = 0; m < Keys::kLane; ++m) {
+          const int d = lane + kScoreLanes * m;
+          if (kExact || d < head_dim) q[m] = args.q[row_of_heads + static_cast<size_t>(d)];
+        }
+      }
+      continue;
     }
     // The next pass overwrites keys and values at once, the rest after its own barriers.
     first += kCount;

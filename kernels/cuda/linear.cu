@@ -6,9 +6,11 @@
 // them. What is needed only at the end, the RMS factor and the sum of the codes, is made by one
 // more warp meanwhile.
 //
-// Short code matters more than fast loops: a kernel runs for a microsecond or two, and when its
-// instructions are no longer in the SM's cache it takes twice as long. Hence one kernel for all
-// sizes, and loops that are not unrolled unless loads must overlap.
+// A kernel runs for a microsecond or two, and fetching its instructions and constants would take
+// most of that time. So a block runs twice through its work: first, before the previous kernel has
+// ended, a rehearsal on zeros that leaves them in the SM's caches. And the code is kept short, so
+// that what one kernel has rehearsed is not displaced by the next: one kernel for all sizes, and
+// loops that are not unrolled unless loads must overlap.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear_ops.cuh"
 #include "kernels/cuda/matmul.h"
@@ -47,6 +49,7 @@ struct Shared {
   uint32_t max[kMaxWarps];
   float r;
   int32_t sum;
+  float aside[kAside];
 };
 
 // Four columns of the row from `at` on, those beyond its end zero.
@@ -149,43 +152,49 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
   const int warp = t / 32;
   const int lane = t % 32;
   const int threads = cut.n_warps * 32;
-  const int n_words = words_per_row(input.cols);
-  const int n_quads = 4 * n_words;
+  const int all_words = words_per_row(input.cols);
+  const int all_quads = 4 * all_words;
   const bool has_gain = input.gain != nullptr;
   let_next_start();
 
   if (warp == cut.n_warps) {
     // The service warp.
-    wait_for_previous();
-    float r = 1.0f;
-    if (has_gain) {
-      r = rms_factor(sum_of_squares<kVector>(input.x, input.cols), input.cols, input.eps);
-    }
-    barrier_sync(kCodesReadyBarrier, threads + 32);
-    int sum = 0;
 #pragma unroll 1
-    for (int w = lane; w < n_words; w += 32) {
-      const uint4 codes = memory[w];
-      sum = __dp4a(static_cast<int>(codes.x), 0x01010101, sum);
-      sum = __dp4a(static_cast<int>(codes.y), 0x01010101, sum);
-      sum = __dp4a(static_cast<int>(codes.z), 0x01010101, sum);
-      sum = __dp4a(static_cast<int>(codes.w), 0x01010101, sum);
+    for (int run = 0; run < 2; ++run) {
+      const bool rehearsal = run == 0;
+      if (!rehearsal) wait_for_previous();
+      float r = 1.0f;
+      if (has_gain) {
+        const float* x = rehearsal ? input.gain : input.x;
+        const int cols = rehearsal ? min(input.cols, kPartials) : input.cols;
+        r = rms_factor(sum_of_squares<kVector>(x, cols), input.cols, input.eps);
+      }
+      barrier_sync(kCodesReadyBarrier, threads + 32);
+      int sum = 0;
+#pragma unroll 1
+      for (int w = lane; w < (rehearsal ? min(32, all_words) : all_words); w += 32) {
+        const uint4 codes = memory[w];
+        sum = __dp4a(static_cast<int>(codes.x), 0x01010101, sum);
+        sum = __dp4a(static_cast<int>(codes.y), 0x01010101, sum);
+        sum = __dp4a(static_cast<int>(codes.z), 0x01010101, sum);
+        sum = __dp4a(static_cast<int>(codes.w), 0x01010101, sum);
+      }
+      sum = sum_warp(sum);
+      if (lane == 0) {
+        shared.r = r;
+        shared.sum = sum;
+      }
+      barrier_arrive(kServiceBarrier, threads + 32);
     }
-    sum = sum_warp(sum);
-    if (lane == 0) {
-      shared.r = r;
-      shared.sum = sum;
-    }
-    barrier_arrive(kServiceBarrier, threads + 32);
     return;
   }
 
-  float4* const z = reinterpret_cast<float4*>(memory + n_words);
-  uint32_t* const weights = reinterpret_cast<uint32_t*>(memory + n_words + n_quads) +
-                            warp * cut.pairs_per_warp * 2 * n_words;
+  float4* const z = reinterpret_cast<float4*>(memory + all_words);
+  uint32_t* const weights = reinterpret_cast<uint32_t*>(memory + all_words + all_quads) +
+                            warp * cut.pairs_per_warp * 2 * all_words;
   const int first_pair =
       (static_cast<int>(blockIdx.x) * cut.n_warps + warp) * cut.pairs_per_warp;
-  const int n_pairs = min(cut.pairs_per_warp, op.pairs() - first_pair);
+  const int own_pairs = min(cut.pairs_per_warp, op.pairs() - first_pair);
   if (has_gain && kVector) {
 #pragma unroll 1
     for (int quad = t; 4 * quad < input.cols; quad += threads) {
@@ -194,18 +203,18 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
   }
   end_of_copies();
 #pragma unroll 1
-  for (int p = 0; p < n_pairs; ++p) {
+  for (int p = 0; p < own_pairs; ++p) {
     const PairRows rows = op.rows(first_pair + p);
     const uint32_t* second = rows.words[1] != nullptr ? rows.words[1] : rows.words[0];
-    uint4* to = reinterpret_cast<uint4*>(weights + 2 * p * n_words);
+    uint4* to = reinterpret_cast<uint4*>(weights + 2 * p * all_words);
 #pragma unroll 1
-    for (int w = lane; w < n_words / 4; w += 32) {
+    for (int w = lane; w < all_words / 4; w += 32) {
       copy_async(to + w, reinterpret_cast<const uint4*>(rows.words[0]) + w);
-      copy_async(to + n_words / 4 + w, reinterpret_cast<const uint4*>(second) + w);
+      copy_async(to + all_words / 4 + w, reinterpret_cast<const uint4*>(second) + w);
     }
   }
   end_of_copies();
-  const bool finishes = lane < n_pairs;
+  const bool finishes = lane < own_pairs;
   float scale[2] = {};
   typename Op::Place place{};
   if (finishes) {
@@ -215,70 +224,83 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
     place = op.place(0, first_pair + lane);
   }
 
-  wait_for_previous();
-  if (finishes) op.fetch(place);
-  wait_for_older_copies();  // the gains
-  uint32_t largest = 0;
 #pragma unroll 1
-  for (int begin = t; begin < n_quads; begin += kBatch * threads) {
-    float4 v[kBatch];
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      v[j] = four<kVector>(input.x, 4 * (begin + j * threads), input.cols);
+  for (int run = 0; run < 2; ++run) {
+    const bool rehearsal = run == 0;
+    // A rehearsal goes once through every loop. It reads no input, and no shared memory that copies
+    // are still on their way to.
+    const int cols = rehearsal ? 0 : input.cols;
+    const int n_quads = rehearsal ? min(threads, all_quads) : all_quads;
+    const int n_words = rehearsal ? min(32, all_words) : all_words;
+    const int n_pairs = rehearsal ? min(own_pairs, 1) : own_pairs;
+    if (!rehearsal) {
+      wait_for_previous();
+      if (finishes) op.fetch(place);
+      wait_for_older_copies();  // the gains
     }
+    uint32_t largest = 0;
+#pragma unroll 1
+    for (int begin = t; begin < n_quads; begin += kBatch * threads) {
+      float4 v[kBatch];
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      const int quad = begin + j * threads;
-      if (quad >= n_quads) break;
-      if (has_gain && 4 * quad < input.cols) {
-        const float4 gain = kVector ? z[quad] : four<false>(input.gain, 4 * quad, input.cols);
-        v[j] = {v[j].x * gain.x, v[j].y * gain.y, v[j].z * gain.z, v[j].w * gain.w};
+      for (int j = 0; j < kBatch; ++j) {
+        v[j] = four<kVector>(input.x, 4 * (begin + j * threads), cols);
       }
-      largest = max(largest, max(max(magnitude(v[j].x), magnitude(v[j].y)),
-                                 max(magnitude(v[j].z), magnitude(v[j].w))));
-      z[quad] = v[j];
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        const int quad = begin + j * threads;
+        if (quad >= n_quads) break;
+        if (has_gain && 4 * quad < cols) {
+          const float4 gain = kVector ? z[quad] : four<false>(input.gain, 4 * quad, cols);
+          v[j] = {v[j].x * gain.x, v[j].y * gain.y, v[j].z * gain.z, v[j].w * gain.w};
+        }
+        largest = max(largest, max(max(magnitude(v[j].x), magnitude(v[j].y)),
+                                   max(magnitude(v[j].z), magnitude(v[j].w))));
+        if (!rehearsal) z[quad] = v[j];
+      }
     }
-  }
-  largest = max_warp(largest);
-  if (lane == 0) shared.max[warp] = largest;
-  barrier_sync(kMaxBarrier, threads);
-  largest = max_warp(shared.max[lane < cut.n_warps ? lane : 0]);
-  const RowFactors factors = factors_of(largest, has_gain);
-  if (largest >= 0x7f800000u && t == 0) set_fault(input.fault, input.layer + 1);
+    largest = max_warp(largest);
+    if (lane == 0) shared.max[warp] = largest;
+    barrier_sync(kMaxBarrier, threads);
+    largest = max_warp(shared.max[lane < cut.n_warps ? lane : 0]);
+    const RowFactors factors = factors_of(largest, has_gain);
+    if (largest >= 0x7f800000u && t == 0) set_fault(input.fault, input.layer + 1);
 
-  uint32_t* const codes = reinterpret_cast<uint32_t*>(memory);
+    uint32_t* const codes = reinterpret_cast<uint32_t*>(memory);
 #pragma unroll 1
-  for (int quad = t; quad < n_quads; quad += threads) {
-    codes[quad] = factors.zero ? 0 : quantise(z[quad], factors.s);
-  }
-  barrier_arrive(kCodesReadyBarrier, threads + 32);
-  wait_for_copies();
-  barrier_sync(kCodesBarrier, threads);
+    for (int quad = t; quad < n_quads; quad += threads) {
+      const float4 v = rehearsal ? float4{} : z[quad];
+      codes[quad] = factors.zero ? 0 : quantise(v, factors.s);
+    }
+    barrier_arrive(kCodesReadyBarrier, threads + 32);
+    if (!rehearsal) wait_for_copies();
+    barrier_sync(kCodesBarrier, threads);
 
-  int own[2] = {};
+    int own[2] = {};
 #pragma unroll 1
-  for (int p = 0; p < n_pairs; ++p) {
-    const uint32_t* row = weights + 2 * p * n_words;
-    RowDot first;
-    RowDot second;
+    for (int p = 0; p < n_pairs; ++p) {
+      const uint32_t* row = weights + 2 * p * all_words;
+      RowDot first;
+      RowDot second;
 #pragma unroll 2
-    for (int w = lane; w < n_words; w += 32) {
-      const uint4 x = memory[w];
-      first.add(row[w], x);
-      second.add(row[n_words + w], x);
+      for (int w = lane; w < n_words; w += 32) {
+        const uint4 x = memory[w];
+        first.add(rehearsal ? 0 : row[w], x);
+        second.add(rehearsal ? 0 : row[all_words + w], x);
+      }
+      const int sums[2] = {sum_warp(first.sum()), sum_warp(second.sum())};
+      if (p == lane) {
+        own[0] = sums[0];
+        own[1] = sums[1];
+      }
     }
-    const int sums[2] = {sum_warp(first.sum()), sum_warp(second.sum())};
-    if (p == lane) {
-      own[0] = sums[0];
-      own[1] = sums[1];
-    }
+    const float per_unit[2] = {scale[0] / factors.s, scale[1] / factors.s};
+    barrier_sync(kServiceBarrier, threads + 32);
+    if (!finishes) continue;
+    op.finish(rehearsal ? op.aside(place, shared.aside) : place,
+              static_cast<float>(own[0] - shared.sum) * (per_unit[0] * shared.r),
+              static_cast<float>(own[1] - shared.sum) * (per_unit[1] * shared.r));
   }
-  scale[0] /= factors.s;
-  scale[1] /= factors.s;
-  barrier_sync(kServiceBarrier, threads + 32);
-  if (!finishes) return;
-  op.finish(place, static_cast<float>(own[0] - shared.sum) * (scale[0] * shared.r),
-            static_cast<float>(own[1] - shared.sum) * (scale[1] * shared.r));
 }
 
 size_t shared_bytes(int cols, const Cut& cut) {

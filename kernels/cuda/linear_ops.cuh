@@ -8,11 +8,14 @@
 //   place(token, pair)   looked up before the previous kernel has ended: where the results go
 //   fetch(place)         after that: what they are combined with
 //   finish(place, a, b)  the results of the two rows, scaled
+//   aside(place, memory) the same place, but results go to `memory` [kAside]: for a rehearsal
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
 namespace edgellm::cuda {
+
+constexpr int kAside = 2;  // floats
 
 // Columns of a row in the GPU's own order (cuda.h), rounded up to whole 16-byte loads.
 __host__ __device__ inline int words_per_row(int cols) { return (cols + 63) / 64 * 4; }
@@ -72,6 +75,11 @@ struct ProjectOp {
     place.residual[0] = *place.at[0];
     if (place.at[1] != nullptr) place.residual[1] = *place.at[1];
   }
+  __device__ Place aside(Place place, float* memory) const {
+    place.at[0] = memory;
+    if (place.at[1] != nullptr) place.at[1] = memory + 1;
+    return place;
+  }
   __device__ void finish(const Place& place, float a, float b) const {
     const float first = place.residual[0] + a;
     *place.at[0] = first;
@@ -107,6 +115,7 @@ struct FfnUpOp {
     return {u + static_cast<size_t>(token) * static_cast<size_t>(gate.rows) + pair};
   }
   __device__ void fetch(Place&) const {}
+  __device__ Place aside(Place, float* memory) const { return {memory}; }
   __device__ void finish(const Place& place, float g, float v) const {
     if (act == GateActivation::kRelu2) {
       const float t = g > 0.0f ? g : 0.0f;
@@ -188,6 +197,11 @@ struct QkvOp {
     return place;
   }
   __device__ void fetch(Place&) const {}
+  __device__ Place aside(Place place, float* memory) const {
+    place.at[0] = memory;
+    place.at[1] = memory + 1;
+    return place;
+  }
   __device__ void finish(const Place& place, float low, float high) const {
     if (place.which != 2) {
       const float rotated = low * place.cosine - high * place.sine;
