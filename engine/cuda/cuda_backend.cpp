@@ -182,8 +182,9 @@ class CudaBackend final : public Backend {
       const cudaGraph_t graph = capture.finish();
       size_t nodes = 0;
       cuda_check(cudaGraphGetNodes(graph, nullptr, &nodes), "counting the nodes of a graph");
-      step = steps_.emplace(key, Step{nodes, std::nullopt}).first;
-      if (options_.use_graph) step->second.graph.emplace(graph);
+      Step captured{nodes, std::nullopt};
+      if (options_.use_graph) captured.graph.emplace(graph);
+      step = steps_.emplace(key, std::move(captured)).first;
     }
     if (step->second.graph) {
       step->second.graph->launch(stream_);
