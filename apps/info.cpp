@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/commands.h"
 #include "apps/model_flags.h"
@@ -97,6 +98,21 @@ Json golden_json(const ModelFile& model) {
   return {{"prompt_ids", model.golden()->prompt_ids}, {"greedy_ids", model.golden()->greedy_ids}};
 }
 
+// What a run with the full context takes on a GPU; needs none. Empty in a build without CUDA.
+std::optional<MemoryPlan> gpu_memory(const ModelFile& model) {
+  const MemoryPlan plan = plan_cuda_memory(model, engine_options({}, model.config()));
+  return plan.total() == 0 ? std::nullopt : std::optional(plan);
+}
+
+Json gpu_memory_json(const ModelFile& model) {
+  const auto plan = gpu_memory(model);
+  if (!plan) return nullptr;
+  return {{"total", plan->total()},
+          {"weights", plan->weights},
+          {"kv_cache", plan->kv_cache},
+          {"workspace", plan->workspace}};
+}
+
 Json sections_json(const ModelFile& model) {
   Json sections = Json::array();
   for (const Section& section : model.sections()) {
@@ -144,7 +160,8 @@ void print_as_json(const ModelFile& model, bool with_sections) {
                  {"tokenizer_and_other", bytes.blobs}}},
                {"bits_per_ternary_weight", bits_per_ternary_weight(bytes)},
                {"memory",
-                {{"weight_bytes_per_token", weight_bytes_per_token(model)},
+                {{"gpu", gpu_memory_json(model)},
+                 {"weight_bytes_per_token", weight_bytes_per_token(model)},
                  {"kv_cache_f16", kv_cache_bytes(config, config.max_context, KvType::kF16)},
                  {"kv_cache_f32", kv_cache_bytes(config, config.max_context, KvType::kF32)}}},
                {"tokenizer", tokenizer_json(model)},
@@ -269,6 +286,12 @@ void print_as_text(const ModelFile& model, bool with_sections) {
   table.row("memory", human_bytes(model.file_bytes()) + " mapped, " +
                           human_bytes(kv_cache_bytes(config, config.max_context, KvType::kF16)) +
                           " KV cache at the full context (f16)");
+  if (const auto plan = gpu_memory(model)) {
+    table.row("gpu memory", human_bytes(plan->total()) +
+                                " at the full context: " + human_bytes(plan->weights) +
+                                " weights, " + human_bytes(plan->kv_cache) + " KV cache, " +
+                                human_bytes(plan->workspace) + " workspace");
+  }
   table.row("read per token", human_bytes(weight_bytes_per_token(model)) + " of weights");
   if (with_sections) {
     table.gap();

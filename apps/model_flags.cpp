@@ -78,17 +78,15 @@ std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags&
   if (!device.gpu) return make_cpu_backend(model, options);
   options.gpu = *device.gpu;
   if (flags.device == "auto") {
-    const uint64_t needed = plan_cuda_memory(model, options).total();
-    const uint64_t free_bytes = gpu_free_bytes(*device.gpu);
-    if (needed > free_bytes) {
-      print_note("running on the CPU: the model needs " + human_bytes(needed) + " on the " +
-                 device.gpu_name + ", of which " + human_bytes(free_bytes) +
-                 " are free; a smaller context (-c) needs less");
+    const std::string problem = cuda_memory_problem(model, options, gpu_free_bytes(*device.gpu));
+    if (!problem.empty()) {
+      print_note("running on the CPU: " + problem);
       return make_cpu_backend(model, options);
     }
     print_note("running on the " + device.gpu_name);
   }
-  return make_cuda_backend(model, options);
+  ProgressLine progress;
+  return make_cuda_backend(model, options, progress.callback());
 }
 
 ModelFile open_model(const std::string& path) {

@@ -137,6 +137,13 @@ void print_verbose(const Report& report) {
   }
   line("memory:", human_bytes(memory.weights) + " weights, " + human_bytes(memory.kv_cache) +
                       " KV cache, " + human_bytes(memory.workspace) + " workspace");
+  const StepLaunches step = report.backend->step_launches();
+  if (step.launches > 0) {
+    line("launches:",
+         std::to_string(step.launches) + " per token" +
+             (step.graph_nodes > 0 ? ", a graph of " + std::to_string(step.graph_nodes) + " nodes"
+                                   : std::string()));
+  }
   line("context:", std::to_string(report.backend->context()) + " tokens");
   line("device:", report.backend->device_name());
   std::fputs(out.c_str(), stderr);

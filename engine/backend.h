@@ -1,4 +1,5 @@
-// One narrow call per step between the engine's host logic and a device: forward().
+// The narrow calls between the engine's host logic and a device: forward(), one step, and decode(),
+// a run of greedy steps.
 //
 // A step is a batch of rows. Decode is one row per live sequence, prefill many rows of one. Both
 // devices run the same five ops a layer (kernels/ops.h) and give the same bits for a row, whatever
@@ -6,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,6 +56,12 @@ struct MemoryPlan {
   uint64_t total() const { return weights + kv_cache + workspace; }
 };
 
+// How a GPU is told to run a decode step of one row; zeros where there was none yet.
+struct StepLaunches {
+  size_t launches = 0;     // by the host, per token
+  size_t graph_nodes = 0;  // 0 where kernels are launched one by one
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -61,8 +69,20 @@ class Backend {
   // Throws Error (kRuntime) that names the layer when a value stops being finite.
   virtual void forward(const Batch& batch, const Outputs& outputs) = 0;
 
+  // Greedy decode: feeds `id` to `sequence` at `position`, then each chosen id at the place after
+  // it. Every chosen id is handed to `on_token`, which returns whether to go on; ends also after
+  // `n_max` ids, when the context is full, and after an id of -1 (every id is banned). Afterwards
+  // the sequence holds `id` and the ids handed over, the last one left out; what lies behind them
+  // in the cache is not defined. As forward() does, throws Error (kRuntime) when a value stops
+  // being finite, after the ids of the steps before were handed over; lets what on_token throws
+  // pass.
+  virtual void decode(int sequence, int32_t id, int position, int n_max,
+                      std::span<const int32_t> banned,
+                      const std::function<bool(int32_t id)>& on_token);
+
   virtual std::string device_name() const = 0;  // "cpu (AMD EPYC, avx512, 2 threads)"
   virtual MemoryPlan memory() const = 0;
+  virtual StepLaunches step_launches() const { return {}; }
   virtual int context() const = 0;   // positions per sequence
   virtual int max_rows() const = 0;  // rows of one pass at most
   virtual const ModelFile& model() const = 0;
@@ -72,9 +92,17 @@ class Backend {
 std::unique_ptr<Backend> make_cpu_backend(const ModelFile& model, const EngineOptions& options);
 
 // Throws Error (kDevice) where the GPU is missing, too old or too small, and says what would fit.
-std::unique_ptr<Backend> make_cuda_backend(const ModelFile& model, const EngineOptions& options);
+// `progress` reports the copying of the weights and may throw to end it.
+std::unique_ptr<Backend> make_cuda_backend(const ModelFile& model, const EngineOptions& options,
+                                           const Progress& progress = {});
 
-// What make_cuda_backend() would allocate on the device.
+// What make_cuda_backend() would allocate on the device. Needs no GPU; all zeros in a build without
+// CUDA.
 MemoryPlan plan_cuda_memory(const ModelFile& model, const EngineOptions& options);
+
+// Why a GPU with so many free bytes cannot run the model, and the longest context that it could run
+// it with. Empty where there is no such reason.
+std::string cuda_memory_problem(const ModelFile& model, const EngineOptions& options,
+                                uint64_t free_bytes);
 
 }  // namespace edgellm

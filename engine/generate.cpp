@@ -62,7 +62,6 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
   const auto interrupted = [&] { return request.interrupted && request.interrupted(); };
   const std::span<const int32_t> banned =
       request.ignore_stop_ids ? request.stop_ids : std::span<const int32_t>();
-  const int32_t last_row = 0;  // of a decode step
   int position = 0;
   int32_t next = -1;
 
@@ -96,10 +95,11 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
   }
   result.prompt_eval_ns = now_ns() - start;
 
-  // Decode. `position` is the newest token's place: it and the tokens before it fill position + 1.
   int64_t last_token_at = 0;
-  for (;;) {
-    if (next < 0) {
+  // Takes a chosen id and says whether to go on. `position` is the id's place: it and the tokens
+  // before it fill position + 1.
+  const auto accept = [&](int32_t id) {
+    if (id < 0) {
       throw Error(ExitCode::kUsage,
                   "every token of the vocabulary is a stop id and --ignore-eos bans them all");
     }
@@ -110,11 +110,11 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
       result.inter_token_ns.push_back(token_at - last_token_at);
     }
     last_token_at = token_at;
-    result.token_ids.push_back(next);
+    result.token_ids.push_back(id);
     const bool is_stop =
         !request.ignore_stop_ids &&
-        std::find(request.stop_ids.begin(), request.stop_ids.end(), next) != request.stop_ids.end();
-    const bool wants_more = !request.on_token || request.on_token(next);
+        std::find(request.stop_ids.begin(), request.stop_ids.end(), id) != request.stop_ids.end();
+    const bool wants_more = !request.on_token || request.on_token(id);
     if (is_stop) {
       result.finish_reason = FinishReason::kStop;
     } else if (!wants_more) {
@@ -127,18 +127,18 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
     } else if (interrupted()) {
       result.finish_reason = FinishReason::kInterrupted;
     } else {
-      const Batch batch{{&next, 1}, std::span(sequences).first(1), {&position, 1}};
-      Outputs outputs;
-      int32_t chosen = -1;
-      outputs.rows = {&last_row, 1};
-      outputs.argmax = {&chosen, 1};
-      outputs.banned = banned;
-      backend.forward(batch, outputs);
-      next = chosen;
-      ++position;
-      continue;
+      return true;
     }
-    break;
+    return false;
+  };
+  if (accept(next)) {
+    // accept() says when to end; the bound keeps the backend from running ahead of it.
+    int n_max = backend.context() - position - 1;
+    if (request.max_tokens >= 0) n_max = std::min(n_max, request.max_tokens - 1);
+    backend.decode(/*sequence=*/0, next, position, n_max, banned, [&](int32_t id) {
+      ++position;
+      return accept(id);
+    });
   }
   result.eval_ns = last_token_at - start - result.ttft_ns;
   return result;

@@ -37,6 +37,7 @@ void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& c
     require(batch.sequences[i] >= 0 && batch.sequences[i] < options.sequences,
             "a sequence slot is outside the cache");
   }
+  require(outputs.rows.size() <= rows, "there are more output rows than rows");
   for (int32_t row : outputs.rows) {
     require(row >= 0 && static_cast<size_t>(row) < rows, "an output row is not in the batch");
   }

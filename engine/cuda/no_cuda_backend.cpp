@@ -5,7 +5,8 @@
 
 namespace edgellm {
 
-std::unique_ptr<Backend> make_cuda_backend(const ModelFile&, const EngineOptions&) {
+std::unique_ptr<Backend> make_cuda_backend(const ModelFile&, const EngineOptions&,
+                                           const Progress&) {
   throw Error(ExitCode::kDevice, list_gpus().problem + "; use --device cpu");
 }
 

@@ -469,7 +469,7 @@ void attention_of(const AttentionArgs& args, const Workspace& workspace, cudaStr
 }  // namespace
 
 void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (args.rows > kMaxInlineRows) {
+  if (args.rows > workspace.attention_rows) {
     attention_rows(args, stream);
   } else if (args.kv.type == KvType::kF16) {
     attention_of<uint16_t>(args, workspace, stream);

@@ -17,8 +17,9 @@ inline size_t ternary_pitch(int cols) { return (static_cast<size_t>(cols) + 63) 
 
 // Turns rows of the file's codes (TernaryMatrix), which lie at a pitch of ternary_pitch(cols) bytes
 // with zero padding, into the GPU's order, in place. A 32-bit word holds 16 columns in both; here
-// bits 2f, 2f + 1 of byte b hold w + 1 for column 4 f + b, so that one mask leaves four neighbouring
-// weights in the four bytes of a word. Adds the number of invalid codes (10) to *invalid.
+// bits 2f, 2f + 1 of byte b hold w + 1 for column 4 f + b, so that one mask leaves four
+// neighbouring weights in the four bytes of a word. Adds the number of invalid codes (10) to
+// *invalid.
 void repack(uint8_t* codes, int rows, int cols, int32_t* invalid, cudaStream_t stream);
 
 // Eight lanes share the score of a position: lane t sums dimensions t, t + 8, ... A head whose
@@ -39,18 +40,49 @@ inline constexpr int kMaxInlineRows = 8;
 
 // Device memory that the ops use between and inside launches.
 struct Workspace {
-  int8_t* codes = nullptr;             // [max_rows, quantised_row_bytes(widest input)]
-  float* row_s = nullptr;              // [max_rows]
-  float* row_r = nullptr;              // [max_rows]
-  int32_t* row_sum = nullptr;          // [max_rows]
-  float* attention = nullptr;          // [kMaxInlineRows, heads, chunks, head_dim + 2]
-  int32_t* attention_done = nullptr;   // [kMaxInlineRows, heads], zero between launches
-  unsigned long long* best = nullptr;  // [max output rows] arg-max in progress
-  int32_t* head_done = nullptr;        // [1], zero between launches
-  int max_chunks = 0;                  // of the context
+  int8_t* codes = nullptr;              // [max_rows, quantised_row_bytes(widest input)]
+  float* row_s = nullptr;               // [max_rows]
+  float* row_r = nullptr;               // [max_rows]
+  int32_t* row_sum = nullptr;           // [max_rows]
+  float* attention = nullptr;           // [attention_rows, heads, chunks, head_dim + 2]
+  int32_t* attention_done = nullptr;    // [attention_rows, heads], zero between launches
+  unsigned long long* best = nullptr;   // [max output rows] arg-max in progress
+  int32_t* head_done = nullptr;         // [1], zero between launches
+  int max_chunks = 0;                   // of the context
+  int attention_rows = kMaxInlineRows;  // at most that; more rows do not share their chunks out
 };
 
 inline size_t quantised_row_bytes(int cols) { return (static_cast<size_t>(cols) + 63) / 64 * 64; }
+
+// The end of a decode step: the chosen ids become the inputs of the next one, and the host gets
+// them. Nothing here needs the host, so a captured step can be replayed as it is.
+struct FeedArgs {
+  const int32_t* argmax = nullptr;  // [rows], -1 where every id was banned
+  int32_t* ids = nullptr;           // [rows] out: argmax, 0 for -1 (such a row ends there)
+  int32_t* positions = nullptr;     // [rows] in and out: one more
+  int32_t* fault = nullptr;         // in: of this step; out: 0
+  uint32_t* step = nullptr;         // in: number of this step; out: one more
+  uint64_t* ring = nullptr;         // [kRingSteps, kMaxInlineRows] out, memory of the host
+  int rows = 0;                     // at most kMaxInlineRows
+};
+
+// Row r of step n is told by word [n % kRingSteps][r] of the ring: the upper half is n, the lower
+// half what feed_word() makes of id and fault. One store writes the word, so a host that sees the
+// step's number has the value too.
+inline constexpr uint32_t kRingSteps = 4;  // two steps are under way at most
+EDGELLM_HOST_DEVICE inline uint64_t feed_word(uint32_t step, int32_t id, int32_t fault) {
+  const int32_t value = fault != 0 ? -1 - fault : id;
+  return static_cast<uint64_t>(step) << 32 | static_cast<uint32_t>(value);
+}
+inline uint32_t feed_step(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+inline int32_t feed_value(uint64_t word) {
+  return static_cast<int32_t>(static_cast<uint32_t>(word));
+}
+// Of a feed_value(): the fault that the step met, 0 for none (the value is then the id).
+inline int32_t feed_fault(int32_t value) { return value < -1 ? -1 - value : 0; }
+
+// Throws Error (kDevice) where this program holds no code for the current GPU.
+void require_code();
 
 void embed(const EmbedArgs& args, cudaStream_t stream);
 void qkv(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream);
@@ -59,5 +91,6 @@ void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t 
 void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream);
 void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream);
 void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream);
+void feed(const FeedArgs& args, cudaStream_t stream);
 
 }  // namespace edgellm::cuda

@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/check.h"
 #include "kernels/cuda/gpu_list.h"
 
 namespace edgellm {
@@ -10,12 +11,16 @@ GpuList list_gpus() {
   // The runtime is linked statically and loads the driver itself: without one this call fails and
   // nothing else does.
   const cudaError_t status = cudaGetDeviceCount(&count);
-  int driver = 0;
-  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+  const cuda::CudaVersions versions = cuda::cuda_versions();
+  if (versions.driver == 0) {
     list.problem = "no NVIDIA driver is installed";
     return list;
   }
   list.has_driver = true;
+  if (status == cudaErrorInsufficientDriver) {
+    list.problem = cuda::driver_too_old(versions);
+    return list;
+  }
   if (status != cudaSuccess) {
     list.problem = std::string("no usable GPU: ") + cudaGetErrorString(status);
     return list;

@@ -183,7 +183,8 @@ void launch_logits(const HeadArgs& args, const Workspace& workspace, cudaStream_
 }  // namespace
 
 void embed(const EmbedArgs& args, cudaStream_t stream) {
-  launch(embed_kernel, dim3(static_cast<unsigned>(args.rows)), dim3(kThreads), 0, stream, args);
+  launch_first(embed_kernel, dim3(static_cast<unsigned>(args.rows)), dim3(kThreads), 0, stream,
+               args);
 }
 
 void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream) {

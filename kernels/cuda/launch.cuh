@@ -37,22 +37,19 @@ inline int multiprocessors() {
   return count;
 }
 
-// Whether kernels may start before the one before them has ended (common.cuh).
-inline bool has_dependent_launch() {
-  static const bool has = [] {
-    int device = 0;
-    int major = 0;
-    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-               "cudaDeviceGetAttribute");
-    return major >= 9;
-  }();
-  return has;
-}
+// Whether the kernels, as they were compiled for the current device, can start before the one
+// before them has ended (common.cuh). Code for an older architecture that the driver translated for
+// a newer device cannot: it holds no wait. In feed.cu.
+bool has_dependent_launch();
+
+enum class Start {
+  kEarly,          // may begin while the kernel before it runs; waits by itself (common.cuh)
+  kAfterPrevious,  // begins when everything before it in the stream has ended
+};
 
 template <class... Params, class... Args>
-void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
-            cudaStream_t stream, const Args&... args) {
+void launch_at(Start start, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+               cudaStream_t stream, const Args&... args) {
   // One division of the SM's memory into cache and shared memory for all kernels: changing it would
   // wait until the SM is idle, and blocks could not start early.
   cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
@@ -74,8 +71,23 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_byte
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &dependent;
-  config.numAttrs = has_dependent_launch() ? 1 : 0;
+  config.numAttrs = start == Start::kEarly && has_dependent_launch() ? 1 : 0;
   cuda_check(cudaLaunchKernelEx(&config, kernel, Params(args)...), "a kernel launch");
+}
+
+template <class... Params, class... Args>
+void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+            cudaStream_t stream, const Args&... args) {
+  launch_at(Start::kEarly, kernel, grid, block, shared_bytes, stream, args...);
+}
+
+// The first kernel of a step. Places, ids and row lists are written before it, by a copy or by the
+// last kernel of the step before: because it begins after all of that, and every other kernel of
+// the step after it has begun, those may read them before they wait for the previous kernel.
+template <class... Params, class... Args>
+void launch_first(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+                  cudaStream_t stream, const Args&... args) {
+  launch_at(Start::kAfterPrevious, kernel, grid, block, shared_bytes, stream, args...);
 }
 
 }  // namespace edgellm::cuda

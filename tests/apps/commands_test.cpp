@@ -98,6 +98,20 @@ TEST_CASE("info shows the file without reading its weights") {
     kind_bytes += bytes.get<uint64_t>();
   }
   CHECK(kind_bytes == section_bytes);
+
+  // What a run takes on a GPU, in a build that knows GPUs.
+  const auto gpu = json["memory"]["gpu"];
+  const bool knows_gpus = json_of(run_well({"--version", "--json"}))["cuda"].get<bool>();
+  REQUIRE(gpu.is_null() == !knows_gpus);
+  CHECK((text.out.find("gpu memory") != std::string::npos) == knows_gpus);
+  if (knows_gpus) {
+    const auto bytes = [&](const char* part) { return gpu[part].get<uint64_t>(); };
+    CHECK(bytes("total") == bytes("weights") + bytes("kv_cache") + bytes("workspace"));
+    CHECK(bytes("weights") >= json["bytes_by_kind"]["ternary"].get<uint64_t>() +
+                                  json["bytes_by_kind"]["embedding_and_head"].get<uint64_t>());
+    CHECK(bytes("kv_cache") >= json["memory"]["kv_cache_f16"].get<uint64_t>());
+    CHECK(bytes("workspace") <= uint64_t{64} << 20);
+  }
 }
 
 TEST_CASE("info says that random weights are random") {

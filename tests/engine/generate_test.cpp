@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "tests/support/decode_ids.h"
 #include "tests/support/hashed_models.h"
 #include "tests/support/run_ids.h"
 
@@ -140,6 +141,17 @@ TEST_CASE("the caller can end a run, by text or by interruption") {
   result = f.run(request);
   REQUIRE(result.finish_reason == FinishReason::kInterrupted);
   REQUIRE(result.token_ids.size() == 4);  // two polls were spent on the two passes of the prompt
+}
+
+TEST_CASE("decode hands over the ids that forward chooses, and ends where it is told to") {
+  Fixture f;
+  check_decode(*f.backend, f.prompt);
+}
+
+TEST_CASE("decode fails at the id that makes a value not finite, not before") {
+  const TempDir temp;
+  const std::string path = untied_model(temp);
+  check_fault_in_decode(path, [](const ModelFile& model) { return make_cpu_backend(model, {}); });
 }
 
 TEST_CASE("generate refuses what cannot run") {

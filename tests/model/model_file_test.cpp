@@ -352,6 +352,22 @@ TEST_CASE("verify: every changed byte behind the metadata is found") {
   }
 }
 
+TEST_CASE("verify: of several faults the first one in the file is told, every time") {
+  std::string bad = tiny_model_bytes();
+  Json metadata = metadata_of(bad);
+  const std::vector<std::string> names = {"layers.0.k", "layers.0.gate", "layers.1.q",
+                                          "layers.1.down"};
+  for (const std::string& name : names) {
+    bad[section_of(metadata, name)["offset"].get<size_t>()] ^= 1;
+  }
+  const TempDir temp;
+  write_file(temp / "bad.tmac2", bad);
+  const ModelFile file = ModelFile::open(temp / "bad.tmac2");
+  for (int i = 0; i < 200; ++i) {
+    expect_error(ExitCode::kModelFile, {"layers.0.k'"}, [&] { file.verify_contents(); });
+  }
+}
+
 TEST_CASE("verify: values that no writer may write are found behind a right hash") {
   const std::string good = tiny_model_bytes();
   const auto bad = [&](const char* section, size_t at, const std::string& bytes,

@@ -71,6 +71,24 @@ inline std::string make_model(const nlohmann::json& entry, const TempDir& temp) 
   return path;
 }
 
+// A small random model whose config.json is that of a listed shape with some values changed.
+inline std::string changed_model(const TempDir& temp,
+                                 const nlohmann::json& changes = nlohmann::json::object()) {
+  std::ifstream in(source_path("tests/data/shapes/head-dim-80.json"));
+  nlohmann::json config = nlohmann::json::parse(in);
+  config.update(changes);
+  std::ofstream(temp / "shape.json") << config;
+  SynthOptions options;
+  options.shape = temp / "shape.json";
+  write_synth(options, temp / "changed.tmac2");
+  return temp / "changed.tmac2";
+}
+
+// Its head is not its embedding.
+inline std::string untied_model(const TempDir& temp) {
+  return changed_model(temp, {{"tie_word_embeddings", false}});
+}
+
 // Prompt of n ids: SplitMix64 seeded with n, modulo the vocabulary.
 inline std::vector<int32_t> prompt_of(int n, int vocab) {
   Random random(static_cast<uint64_t>(n));

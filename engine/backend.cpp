@@ -1,0 +1,53 @@
+#include "engine/backend.h"
+
+#include <algorithm>
+
+#include "engine/pass.h"
+
+namespace edgellm {
+
+void Backend::decode(int sequence, int32_t id, int position, int n_max,
+                     std::span<const int32_t> banned,
+                     const std::function<bool(int32_t id)>& on_token) {
+  const int32_t row = 0;
+  const int n_steps = std::min(n_max, context() - position);
+  for (int step = 0; step < n_steps; ++step, ++position) {
+    int32_t chosen = -1;
+    Outputs outputs;
+    outputs.rows = {&row, 1};
+    outputs.banned = banned;
+    outputs.argmax = {&chosen, 1};
+    forward({{&id, 1}, {&sequence, 1}, {&position, 1}}, outputs);
+    if (!on_token(chosen) || chosen < 0) return;
+    id = chosen;
+  }
+}
+
+std::string cuda_memory_problem(const ModelFile& model, const EngineOptions& options,
+                                uint64_t free_bytes) {
+  const MemoryPlan plan = plan_cuda_memory(model, options);
+  if (plan.total() <= free_bytes) return "";
+  // The cache comes in whole attention chunks, and nothing needs less memory for a longer context.
+  const auto fits = [&](int chunks) {
+    EngineOptions smaller = options;
+    smaller.context = chunks * kAttentionChunk;
+    smaller.max_rows = std::min(options.max_rows, smaller.context);
+    return plan_cuda_memory(model, smaller).total() <= free_bytes;
+  };
+  int fitting = 0;
+  int too_many = (context_of(model, options) + kAttentionChunk - 1) / kAttentionChunk;
+  while (fitting + 1 < too_many) {
+    const int middle = fitting + (too_many - fitting) / 2;
+    (fits(middle) ? fitting : too_many) = middle;
+  }
+  const auto mib = [](uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20); };
+  return "the model needs " + mib(plan.total()) + " MiB on the GPU (" + mib(plan.weights) +
+         " weights, " + mib(plan.kv_cache) + " KV cache for a context of " +
+         std::to_string(context_of(model, options)) + ", " + mib(plan.workspace) +
+         " workspace), but " + std::to_string(free_bytes >> 20) + " MiB are free; " +
+         (fitting > 0 ? "a context of " + std::to_string(fitting * kAttentionChunk) +
+                            " would fit (-c " + std::to_string(fitting * kAttentionChunk) + ")"
+                      : "no context would fit");
+}
+
+}  // namespace edgellm

@@ -1,0 +1,275 @@
+#include "engine/cuda/device_model.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <numeric>
+
+#include "base/error.h"
+#include "engine/cuda/resources.h"
+#include "engine/pass.h"
+#include "engine/rope_table.h"
+#include "engine/views.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/machine.h"
+#include "kernels/cpu/pool.h"
+
+namespace edgellm {
+namespace {
+
+using cuda::cuda_check;
+
+// One copy to the device: long enough for the bus, and room for the longest row of codes that a
+// file may hold (2^24 columns).
+constexpr size_t kPieceBytes = size_t{4} << 20;
+
+// One thread reads the page cache at 5 to 10 GB/s, the bus takes up to 50.
+constexpr int kCopyThreads = 6;
+
+// What a run may take beside weights and KV cache. Attention's states, which long contexts would
+// want hundreds of megabytes of, get what is left of it, for one row at least.
+constexpr size_t kWorkspaceBytes = size_t{64} << 20;
+
+// Two staging buffers of a thread: one is filled while the other is on its way.
+class Stager {
+ public:
+  Stager() = default;
+  // The bus may still read the buffers where another thread has failed.
+  ~Stager() { cudaStreamSynchronize(stream_); }
+
+  std::byte* next() {
+    turn_ = 1 - turn_;
+    sent_[turn_].wait("uploading the model");
+    return memory_.data() + static_cast<size_t>(turn_) * kPieceBytes;
+  }
+  void send(std::byte* to, const std::byte* staged, size_t bytes) {
+    cuda_check(cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, stream_),
+               "uploading the model");
+    sent_[turn_].record(stream_);
+  }
+  void finish() const {
+    for (const Event& event : sent_) event.wait("uploading the model");
+  }
+
+ private:
+  PinnedMemory memory_{2 * kPieceBytes};
+  Stream stream_;
+  Event sent_[2];
+  int turn_ = 0;
+};
+
+}  // namespace
+
+DeviceModel::DeviceModel(const ModelFile& model, const EngineOptions& options, std::byte* memory)
+    : placer_(memory), places_(memory != nullptr) {
+  const ModelConfig& config = model.config();
+  const Weights& weights = model.weights();
+  embedding = put(weights.embedding);
+  head = config.tied_head ? embedding : put(weights.head);
+  final_norm = put(weights.final_norm);
+  for (const LayerWeights& w : weights.layers) {
+    layers.push_back({put(w.attn_norm), put(w.q), put(w.k), put(w.v), put(w.attn_sub_norm),
+                      put(w.o), put(w.ffn_norm), put(w.gate), put(w.up), put(w.ffn_sub_norm),
+                      put(w.down)});
+  }
+  plan.weights = placer_.used();
+
+  const int context = context_of(model, options);
+  const ContiguousCache cache(config, options, context);
+  kv = placer_.take(2 * static_cast<size_t>(config.layers) * cache.layer_bytes);
+  plan.kv_cache = placer_.used() - plan.weights;
+
+  workspace.max_chunks = cache.block_size / kAttentionChunk;
+  place_workspace(config, options, context);
+  plan.workspace = placer_.used() - plan.weights - plan.kv_cache;
+}
+
+void DeviceModel::add_bytes(void* to, const void* from, size_t bytes) {
+  if (!places_) return;
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  for (size_t at = 0; at < bytes; at += kPieceBytes) {
+    const size_t length = std::min(kPieceBytes, bytes - at);
+    pieces_.push_back({target + at, source + at, 1, length, length});
+  }
+}
+
+void DeviceModel::add_rows(void* to, const void* from, size_t rows, size_t row_bytes,
+                           size_t pitch) {
+  if (row_bytes == pitch) {
+    add_bytes(to, from, rows * pitch);
+    return;
+  }
+  if (!places_) return;
+  require(pitch <= kPieceBytes, "a row of codes is longer than a staging buffer");
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  const size_t rows_per_piece = kPieceBytes / pitch;
+  for (size_t row = 0; row < rows; row += rows_per_piece) {
+    pieces_.push_back({target + row * pitch, source + row * row_bytes,
+                       std::min(rows_per_piece, rows - row), row_bytes, pitch});
+  }
+}
+
+const float* DeviceModel::put(std::span<const float> values) {
+  if (values.empty()) return nullptr;
+  float* place = placer_.take<float>(values.size());
+  add_bytes(place, values.data(), values.size_bytes());
+  return place;
+}
+
+DenseMatrix DeviceModel::put(const DenseTensor& tensor) {
+  DenseMatrix matrix = view(tensor);
+  const size_t bytes = static_cast<size_t>(tensor.rows) * static_cast<size_t>(tensor.cols) *
+                       (tensor.dtype == DType::kF32 ? 4 : 2);
+  std::byte* place = placer_.take(bytes);
+  add_bytes(place, tensor.data, bytes);
+  matrix.data = place;
+  return matrix;
+}
+
+TernaryMatrix DeviceModel::put(const TernaryTensor& tensor) {
+  TernaryMatrix matrix = view(tensor);
+  const size_t pitch = cuda::ternary_pitch(tensor.cols);
+  const size_t rows = static_cast<size_t>(tensor.rows);
+  uint8_t* place = placer_.take<uint8_t>(pitch * rows);
+  add_rows(place, tensor.codes, rows, tensor.row_bytes(), pitch);
+  if (places_) ternary_.push_back({place, tensor.rows, tensor.cols});
+  matrix.codes = place;
+  matrix.scale = put(tensor.scale);
+  return matrix;
+}
+
+void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions& options,
+                                  int context) {
+  const size_t rows = static_cast<size_t>(options.max_rows);
+  const size_t vocab = static_cast<size_t>(config.vocab);
+  const size_t dim = static_cast<size_t>(config.dim);
+  const size_t q_dim = static_cast<size_t>(config.q_dim());
+  const size_t angles = static_cast<size_t>(context) * static_cast<size_t>(config.head_dim / 2);
+  const auto zeroed = [this](auto* place, size_t count) {
+    if (places_) zeroed_.push_back({place, count * sizeof(*place)});
+    return place;
+  };
+  int32_t* block = placer_.take<int32_t>(StepInputs::count(rows, vocab));
+  if (places_) inputs = StepInputs(block, rows);
+  block_table = placer_.take<int32_t>(static_cast<size_t>(options.sequences));
+  all_rows = placer_.take<int32_t>(rows);
+  rope_cos = placer_.take<float>(angles);
+  rope_sin = placer_.take<float>(angles);
+  x = placer_.take<float>(rows * dim);
+  // The head comes after the last layer: it writes where the layers had their q and u.
+  q = placer_.take<float>(rows * std::max(q_dim, dim));
+  normed = q;
+  attention = placer_.take<float>(rows * q_dim);
+  u = placer_.take<float>(std::max(rows * static_cast<size_t>(config.ffn), kLogitRows * vocab));
+  logits = u;
+  results = zeroed(placer_.take<int32_t>(1 + kLogitRows), 1 + kLogitRows);
+  const int widest = std::max({config.dim, config.q_dim(), config.ffn});
+  workspace.codes = placer_.take<int8_t>(rows * cuda::quantised_row_bytes(widest));
+  workspace.row_s = placer_.take<float>(rows);
+  workspace.row_r = placer_.take<float>(rows);
+  workspace.row_sum = placer_.take<int32_t>(rows);
+  workspace.best = zeroed(placer_.take<unsigned long long>(kLogitRows), kLogitRows);
+  workspace.head_done = zeroed(placer_.take<int32_t>(1), 1);
+
+  const size_t heads = static_cast<size_t>(config.heads);
+  const size_t state_bytes = heads * static_cast<size_t>(workspace.max_chunks) *
+                             static_cast<size_t>(config.head_dim + 2) * sizeof(float);
+  const size_t used = placer_.used() - plan.weights - plan.kv_cache;
+  const size_t left = used < kWorkspaceBytes ? kWorkspaceBytes - used : 0;
+  const size_t state_rows = std::clamp<size_t>(left / (state_bytes + 4096), 1,
+                                               std::min<size_t>(cuda::kMaxInlineRows, rows));
+  workspace.attention_rows = static_cast<int>(state_rows);
+  workspace.attention = reinterpret_cast<float*>(placer_.take(state_rows * state_bytes));
+  workspace.attention_done = zeroed(placer_.take<int32_t>(state_rows * heads), state_rows * heads);
+}
+
+void DeviceModel::upload(const ModelFile& model, const EngineOptions& options, cudaStream_t stream,
+                         const Progress& progress) {
+  require(places_, "a model is uploaded to memory that it was given");
+  // One block a sequence.
+  std::vector<int32_t> counted(static_cast<size_t>(std::max(options.sequences, options.max_rows)));
+  std::iota(counted.begin(), counted.end(), 0);
+  add_bytes(block_table, counted.data(), static_cast<size_t>(options.sequences) * sizeof(int32_t));
+  add_bytes(all_rows, counted.data(), static_cast<size_t>(options.max_rows) * sizeof(int32_t));
+  RopeTable rope(model.weights().inv_freq);
+  const int context = context_of(model, options);
+  rope.grow(context);
+  const size_t rope_bytes =
+      static_cast<size_t>(context) * model.weights().inv_freq.size() * sizeof(float);
+  add_bytes(rope_cos, rope.cosine(), rope_bytes);
+  add_bytes(rope_sin, rope.sine(), rope_bytes);
+  for (const Range& range : zeroed_) {
+    cuda_check(cudaMemsetAsync(range.begin, 0, range.bytes, stream), "clearing counters");
+  }
+
+  copy_pieces(options, progress);
+  repack_codes(model, stream);
+  for (const LayerWeights& layer : model.weights().layers) model.release_pages(layer);
+  model.release_pages(model.weights().embedding);
+  if (!model.config().tied_head) model.release_pages(model.weights().head);
+  pieces_ = {};
+  ternary_ = {};
+}
+
+void DeviceModel::copy_pieces(const EngineOptions& options, const Progress& progress) const {
+  const int threads =
+      std::min({kCopyThreads, cpu::usable_cores(), static_cast<int>(pieces_.size())});
+  uint64_t total = 0;
+  for (const Piece& piece : pieces_) total += piece.rows * piece.row_bytes;
+  std::vector<std::unique_ptr<Stager>> stagers;
+  for (int t = 0; t < threads; ++t) stagers.push_back(std::make_unique<Stager>());
+  std::atomic<uint64_t> done{0};
+  std::atomic<bool> stopped{false};
+  cpu::Pool pool(threads, cpu::primitives());
+  pool.for_each(static_cast<int>(pieces_.size()), 1, [&](int begin, int end, int thread) {
+    if (stopped) return;
+    try {
+      cuda_check(cudaSetDevice(options.gpu), "selecting the GPU");
+      Stager& stager = *stagers[static_cast<size_t>(thread)];
+      for (int i = begin; i < end; ++i) {
+        const Piece& piece = pieces_[static_cast<size_t>(i)];
+        std::byte* staged = stager.next();
+        for (size_t row = 0; row < piece.rows; ++row) {
+          std::byte* at = staged + row * piece.pitch;
+          std::memcpy(at, piece.from + row * piece.row_bytes, piece.row_bytes);
+          std::memset(at + piece.row_bytes, 0, piece.pitch - piece.row_bytes);
+        }
+        stager.send(piece.to, staged, piece.rows * piece.pitch);
+        done += piece.rows * piece.row_bytes;
+      }
+      if (thread == 0 && progress) progress("copying to the GPU", done, total);
+    } catch (...) {
+      stopped = true;
+      throw;
+    }
+  });
+  for (const auto& stager : stagers) stager->finish();
+  if (progress) progress("copied to the GPU", total, total);
+}
+
+void DeviceModel::repack_codes(const ModelFile& model, cudaStream_t stream) const {
+  // The counter is the place of the fault, which is zero between passes.
+  int32_t* const invalid = results;
+  for (const Codes& matrix : ternary_) {
+    cuda::repack(matrix.codes, matrix.rows, matrix.cols, invalid, stream);
+  }
+  int32_t found = 0;
+  cuda_check(cudaMemcpyAsync(&found, invalid, sizeof found, cudaMemcpyDeviceToHost, stream),
+             "reading the number of invalid codes");
+  cuda_check(cudaStreamSynchronize(stream), "repacking the weights");
+  if (found != 0) {
+    throw Error(ExitCode::kModelFile,
+                model.path() + ": " + std::to_string(found) +
+                    " ternary weights have the code 10, which is no ternary value; `edgellm "
+                    "verify` names the section; copy or convert the file again");
+  }
+}
+
+MemoryPlan plan_cuda_memory(const ModelFile& model, const EngineOptions& options) {
+  return DeviceModel(model, options).plan;
+}
+
+}  // namespace edgellm

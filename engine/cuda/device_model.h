@@ -1,0 +1,141 @@
+// A model on a GPU: where its weights, the KV cache and the workspace lie in one allocation, and
+// how the weights get there.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/progress.h"
+#include "engine/backend.h"
+#include "kernels/cuda/cuda.h"
+
+namespace edgellm {
+
+// Rows of logits that one launch of the head writes.
+inline constexpr size_t kLogitRows = 8;
+
+struct DeviceLayer {
+  const float* attn_norm;
+  TernaryMatrix q, k, v;
+  const float* attn_sub_norm;  // null where the model has none
+  TernaryMatrix o;
+  const float* ffn_norm;
+  TernaryMatrix gate, up;
+  const float* ffn_sub_norm;  // null where the model has none
+  TernaryMatrix down;
+};
+
+// Hands out 256-aligned places of one allocation. Without memory it only counts.
+class Placer {
+ public:
+  explicit Placer(std::byte* base) : base_(base) {}
+
+  std::byte* take(size_t bytes) {
+    std::byte* place = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += (bytes + 255) / 256 * 256;
+    return place;
+  }
+  template <class T>
+  T* take(size_t count) {
+    return reinterpret_cast<T*>(take(count * sizeof(T)));
+  }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  size_t used_ = 0;
+};
+
+// What changes from pass to pass, as one block: on the host to be written, on the device to be
+// read.
+struct StepInputs {
+  int32_t* ids = nullptr;        // [max_rows]
+  int32_t* sequences = nullptr;  // [max_rows]
+  int32_t* positions = nullptr;  // [max_rows]
+  int32_t* row_list = nullptr;   // [max_rows]
+  uint32_t* step = nullptr;      // [1] cuda::FeedArgs
+  int32_t* banned = nullptr;     // [vocab]
+
+  StepInputs() = default;
+  StepInputs(int32_t* base, size_t rows)
+      : ids(base),
+        sequences(base + rows),
+        positions(base + 2 * rows),
+        row_list(base + 3 * rows),
+        step(reinterpret_cast<uint32_t*>(base + 4 * rows)),
+        banned(base + 4 * rows + 1) {}
+  // Of the block, with room for so many banned ids.
+  static size_t count(size_t rows, size_t n_banned) { return 4 * rows + 1 + n_banned; }
+};
+
+struct DeviceModel {
+  DenseMatrix embedding, head;
+  const float* final_norm = nullptr;
+  std::vector<DeviceLayer> layers;
+
+  std::byte* kv = nullptr;  // per layer: keys, then values
+  StepInputs inputs;
+  int32_t* block_table = nullptr;
+  int32_t* all_rows = nullptr;  // [max_rows]: 0, 1, 2, ...
+  float* rope_cos = nullptr;    // [context, head_dim / 2]
+  float* rope_sin = nullptr;
+  float* x = nullptr;          // [max_rows, dim] residual stream
+  float* q = nullptr;          // [max_rows, q_dim]
+  float* attention = nullptr;  // [max_rows, q_dim]
+  float* u = nullptr;          // [max_rows, ffn]
+  float* normed = nullptr;     // [max_rows, dim], where q is
+  float* logits = nullptr;     // [kLogitRows, vocab], where u is
+  int32_t* results = nullptr;  // [1 + kLogitRows]: the fault, then the arg-max of each output row
+  cuda::Workspace workspace;
+  MemoryPlan plan;
+
+  int32_t* fault() const { return results; }
+  int32_t* argmax() const { return results + 1; }
+
+  // Gives everything its place in `memory`, of plan.total() bytes; without memory it only plans.
+  DeviceModel(const ModelFile& model, const EngineOptions& options, std::byte* memory = nullptr);
+
+  // Copies the weights to their places, repacks the ternary codes there and clears what has to be
+  // zero. The file's pages are then given back. Throws Error (kModelFile) where the file holds
+  // codes that are no ternary value. `progress` is called by this thread, and may throw to end the
+  // work.
+  void upload(const ModelFile& model, const EngineOptions& options, cudaStream_t stream,
+              const Progress& progress);
+
+ private:
+  // Rows of the host's memory that go to the device at a pitch, zeros between them.
+  struct Piece {
+    std::byte* to;
+    const std::byte* from;
+    size_t rows, row_bytes, pitch;
+  };
+  struct Codes {
+    uint8_t* codes;
+    int rows, cols;
+  };
+  struct Range {
+    void* begin;
+    size_t bytes;
+  };
+
+  void place_workspace(const ModelConfig& config, const EngineOptions& options, int context);
+  void add_bytes(void* to, const void* from, size_t bytes);
+  void add_rows(void* to, const void* from, size_t rows, size_t row_bytes, size_t pitch);
+  const float* put(std::span<const float> values);
+  DenseMatrix put(const DenseTensor& tensor);
+  TernaryMatrix put(const TernaryTensor& tensor);
+  void copy_pieces(const EngineOptions& options, const Progress& progress) const;
+  void repack_codes(const ModelFile& model, cudaStream_t stream) const;
+
+  Placer placer_;
+  bool places_;  // there is memory
+  std::vector<Piece> pieces_;
+  std::vector<Codes> ternary_;
+  std::vector<Range> zeroed_;
+};
+
+}  // namespace edgellm
