@@ -8,6 +8,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/certified_head.h"
 #include "kernels/ops.h"
 
 namespace edgellm::cuda {
@@ -17,8 +18,9 @@ inline size_t ternary_pitch(int cols) { return (static_cast<size_t>(cols) + 63) 
 
 // Turns rows of the file's codes (TernaryMatrix), which lie at a pitch of ternary_pitch(cols) bytes
 // with zero padding, into the GPU's order, in place. A 32-bit word holds 16 columns in both; here
-// bits 2f, 2f + 1 of byte b hold w + 1 for column 4 f + b, so that one mask leaves four neighbouring
-// weights in the four bytes of a word. Adds the number of invalid codes (10) to *invalid.
+// bits 2f, 2f + 1 of byte b hold w + 1 for column 4 f + b, so that one mask leaves four
+// neighbouring weights in the four bytes of a word. Adds the number of invalid codes (10) to
+// *invalid.
 void repack(uint8_t* codes, int rows, int cols, int32_t* invalid, cudaStream_t stream);
 
 // Eight lanes share the score of a position: lane t sums dimensions t, t + 8, ... A head whose
@@ -48,6 +50,11 @@ struct Workspace {
   unsigned long long* best = nullptr;  // [max output rows] arg-max in progress
   int32_t* head_done = nullptr;        // [1], zero between launches
   int max_chunks = 0;                  // of the context
+  // The greedy head's, for its output rows.
+  int16_t* steps = nullptr;       // [rows, CompressedHead::pitch_of(dim)]
+  HiddenBound* hidden = nullptr;  // [rows]
+  uint32_t* lower = nullptr;      // [rows], zero between launches
+  int32_t* rescored = nullptr;    // [rows], zero between launches
 };
 
 inline size_t quantised_row_bytes(int cols) { return (static_cast<size_t>(cols) + 63) / 64 * 64; }
@@ -59,5 +66,11 @@ void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t 
 void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream);
 void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream);
 void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream);
+void greedy_head(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream);
+
+// Builds the compressed copy of `w`, at most kMaxCompressedCols columns: codes [rows, pitch],
+// 16-aligned, and row_bounds [rows].
+void compress_head(const DenseMatrix& w, int8_t* codes, CompressedRow* row_bounds,
+                   cudaStream_t stream);
 
 }  // namespace edgellm::cuda

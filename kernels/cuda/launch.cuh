@@ -24,6 +24,19 @@ inline size_t max_dynamic_shared() {
   return bytes;
 }
 
+// Streaming multiprocessors of the current device.
+inline int multiprocessors() {
+  static const int count = [] {
+    int device = 0;
+    int value = 0;
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device),
+               "cudaDeviceGetAttribute");
+    return value;
+  }();
+  return count;
+}
+
 // Whether kernels may start before the one before them has ended (common.cuh).
 inline bool has_dependent_launch() {
   static const bool has = [] {
