@@ -113,12 +113,12 @@ struct LogitBounds {
   float upper;
 };
 
-// `product` is the exact sum of code * step.
-EDGELLM_HOST_DEVICE inline LogitBounds logit_bounds(int64_t product, const CompressedRow& row,
+// `product` is the exact sum of code * step, rounded to nearest once.
+EDGELLM_HOST_DEVICE inline LogitBounds logit_bounds(float product, const CompressedRow& row,
                                                     const HiddenBound& h) {
   // 16 u where the sums below, the two roundings of `middle` and those of the result need 8 u.
   constexpr float kSlack = 0x1p-20f;
-  const float middle = row.scale * static_cast<float>(product);
+  const float middle = row.scale * product;
   const float spread = row.error * h.norm + row.coded * h.delta + row.norm * h.rounding;
   float radius = spread * (1.0f + kSlack) + (fabsf(middle) * kSlack + h.floor);
   if (!(row.norm <= h.max_row_norm)) radius = bits_to_float(0x7f800000u);

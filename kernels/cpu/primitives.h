@@ -59,6 +59,11 @@ struct Primitives {
   bool (*dense_rows)(const DenseMatrix& w, int i_begin, int i_end, const float* y, int t_count,
                      float* out, size_t out_stride);
 
+  // out[i - i_begin] = the exact sum of codes[i] * steps, as the nearest float; steps is
+  // [copy.pitch()], at most 32767 in magnitude.
+  void (*compressed_rows)(const CompressedHead& copy, int i_begin, int i_end, const int16_t* steps,
+                          float* out);
+
   // out[i] = act(g[i]) * u[i]
   void (*gate)(GateActivation act, const float* g, const float* u, int n, float* out);
 

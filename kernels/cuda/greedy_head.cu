@@ -325,8 +325,8 @@ __global__ void __launch_bounds__(kThreads, bounds_blocks(kTokens))
     }
     const CompressedRow row_bound{bound.x, bound.y, bound.z, bound.w};
     if (next < tiles) bound = bound_of(next);
-    const LogitBounds bounds =
-        logit_bounds(Tile::reduce(sums, lane), row_bound, hidden[value % kTokens]);
+    const LogitBounds bounds = logit_bounds(static_cast<float>(Tile::reduce(sums, lane)), row_bound,
+                                            hidden[value % kTokens]);
     const int row = row_of(tile);
     if (Tile::writes(lane) && row < vocab && token < args.head.rows) {
       args.head.logits[static_cast<size_t>(token) * static_cast<size_t>(vocab) +

@@ -110,7 +110,7 @@ inline std::string check_bounds(const CompressedHead& copy, const float* h, cons
     const int8_t* codes = copy.codes + static_cast<size_t>(v) * copy.pitch();
     int64_t product = 0;
     for (int i = 0; i < n; ++i) product += codes[i] * steps[static_cast<size_t>(i)];
-    const LogitBounds b = logit_bounds(product, copy.row_bounds[v], bound);
+    const LogitBounds b = logit_bounds(static_cast<float>(product), copy.row_bounds[v], bound);
     const double logit = static_cast<double>(logits[v]);
     const bool bounded = std::isfinite(b.lower) && std::isfinite(b.upper);
     if (!std::isfinite(logits[v]) ? bounded
