@@ -41,12 +41,11 @@ EDGELLM_HOST_DEVICE inline CodedValue code_value(float value, double per_unit, f
   return {static_cast<int8_t>(clamped), error * error, coded * coded};
 }
 
-// From the sums of squares of a row, added up in double in any order.
-EDGELLM_HOST_DEVICE inline CompressedRow compressed_row(float scale, double error_squares,
-                                                        double coded_squares, double squares) {
-  constexpr double kSlack = 1.0 + 0x1p-30;  // at most 2^14 additions and a root, 2^-53 each
-  return {scale, round_up(sqrt(error_squares) * kSlack), round_up(sqrt(coded_squares) * kSlack),
-          round_up(sqrt(squares) * kSlack)};
+// From the norms of a row, computed to 2^-31 at least: from sums of at most 2^14 squares in double.
+EDGELLM_HOST_DEVICE inline CompressedRow compressed_row(float scale, double error, double coded,
+                                                        double norm) {
+  constexpr double kSlack = 1.0 + 0x1p-30;
+  return {scale, round_up(error * kSlack), round_up(coded * kSlack), round_up(norm * kSlack)};
 }
 
 // A row with a weight that is not finite: no bound holds, so that it is always rescored.
@@ -88,17 +87,21 @@ struct HiddenBound {
   float max_row_norm;  // rows beyond it might have a logit that overflows
 };
 
-// From sums of squares of the n scaled values and of what the steps leave, added up in float in any
-// order: n u at most of each. Squares below 2^-149 are lost: 2^-67 of the root at most.
+// A root's upper bound from a sum of n squares added up in float, in any order: n u at most.
+// Squares below 2^-149 are lost: 2^-67 of the root at most.
+EDGELLM_HOST_DEVICE inline float norm_bound(float squares, int n) {
+  return sqrtf(squares) * (1.0f + static_cast<float>(n + 64) * 0x1p-24f) + 0x1p-60f;
+}
+
+// From sums of squares of the n scaled values and of what the steps leave, added up in float.
 EDGELLM_HOST_DEVICE inline HiddenBound hidden_bound(bool finite, StepScale scale, int n,
                                                     float squares, float delta_squares) {
   const float infinity = bits_to_float(0x7f800000u);
   if (!finite) return {infinity, infinity, infinity, infinity, 0.0f};
-  const float slack = 1.0f + static_cast<float>(n + 64) * 0x1p-24f;
   const float k = static_cast<float>((n + kPartials - 1) / kPartials + 9);
   HiddenBound bound;
-  bound.norm = sqrtf(squares) * slack + 0x1p-60f;
-  bound.delta = sqrtf(delta_squares) * slack + 0x1p-60f;
+  bound.norm = norm_bound(squares, n);
+  bound.delta = norm_bound(delta_squares, n);
   bound.rounding = bound.norm * (k * (1.01f * 0x1p-24f));
   bound.floor = scale.scaled(static_cast<float>(n) * 0x1p-149f) + 0x1p-100f;
   bound.max_row_norm = (0.25f * FLT_MAX) / (bound.norm / scale.first / scale.second);

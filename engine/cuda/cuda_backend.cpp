@@ -125,6 +125,7 @@ class Placer {
 // plan (`uploads` false) and with it to place and upload.
 struct DeviceState {
   DenseMatrix embedding, head;
+  CompressedHead head_copy;  // no rows where there is none
   const float* final_norm = nullptr;
   std::vector<DeviceLayer> layers;
 
@@ -156,14 +157,16 @@ struct DeviceState {
                         put(w.down)});
     }
     plan.weights = placer_.used();
+    if (!options.full_head && head.cols <= kMaxCompressedCols) place_head_copy();
+    plan.head_copy = placer_.used() - plan.weights;
 
     const int context = context_of(model, options);
     const ContiguousCache cache(config, options, context);
     kv = placer_.take(2 * static_cast<size_t>(config.layers) * cache.layer_bytes);
-    plan.kv_cache = placer_.used() - plan.weights;
+    plan.kv_cache = placer_.used() - plan.weights - plan.head_copy;
 
     place_workspace(config, options, context, cache.block_size / kAttentionChunk);
-    plan.workspace = placer_.used() - plan.weights - plan.kv_cache;
+    plan.workspace = placer_.used() - plan.weights - plan.head_copy - plan.kv_cache;
     if (uploads_) upload_tables(model, options, context);
   }
 
@@ -206,6 +209,15 @@ struct DeviceState {
     return matrix;
   }
 
+  // Built on the device from the head that is uploaded before it.
+  void place_head_copy() {
+    const size_t rows = static_cast<size_t>(head.rows);
+    int8_t* codes = placer_.take<int8_t>(rows * CompressedHead::pitch_of(head.cols));
+    CompressedRow* row_bounds = placer_.take<CompressedRow>(rows);
+    head_copy = {codes, row_bounds, head.rows, head.cols};
+    if (uploads_) cuda::compress_head(head, codes, row_bounds, stream_);
+  }
+
   void place_workspace(const ModelConfig& config, const EngineOptions& options, int context,
                        int chunks) {
     const size_t rows = static_cast<size_t>(options.max_rows);
@@ -236,6 +248,10 @@ struct DeviceState {
         placer_.take<int32_t>(inline_rows * static_cast<size_t>(config.kv_heads));
     workspace.best = placer_.take<unsigned long long>(kLogitRows);
     workspace.head_done = placer_.take<int32_t>(1);
+    workspace.steps = placer_.take<int16_t>(kLogitRows * CompressedHead::pitch_of(config.dim));
+    workspace.hidden = placer_.take<HiddenBound>(kLogitRows);
+    workspace.lower = placer_.take<uint32_t>(kLogitRows);
+    workspace.rescored = placer_.take<int32_t>(kLogitRows);
     if (!uploads_) return;
     const auto clear = [&](void* at, size_t bytes) {
       cuda_check(cudaMemsetAsync(at, 0, bytes, stream_), "clearing counters");
@@ -244,6 +260,8 @@ struct DeviceState {
           inline_rows * static_cast<size_t>(config.kv_heads) * sizeof(int32_t));
     clear(workspace.best, kLogitRows * sizeof(unsigned long long));
     clear(workspace.head_done, sizeof(int32_t));
+    clear(workspace.lower, kLogitRows * sizeof(uint32_t));
+    clear(workspace.rescored, kLogitRows * sizeof(int32_t));
   }
 
   void upload_tables(const ModelFile& model, const EngineOptions& options, int context) const {
@@ -283,7 +301,7 @@ std::string claim_gpu(const ModelFile& model, const EngineOptions& options) {
   const MemoryPlan plan = plan_cuda_memory(model, options);
   if (plan.total() > free_bytes) {
     const auto mib = [](uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
-    const uint64_t fixed = plan.weights + plan.workspace;
+    const uint64_t fixed = plan.weights + plan.head_copy + plan.workspace;
     const uint64_t per_position = plan.kv_cache / static_cast<uint64_t>(context_of(model, options));
     const std::string hint = free_bytes > fixed && per_position > 0
                                  ? "a context of " +
@@ -291,9 +309,10 @@ std::string claim_gpu(const ModelFile& model, const EngineOptions& options) {
                                        " would fit (-c), or use --device cpu"
                                  : "use --device cpu";
     throw Error(ExitCode::kDevice, "the model needs " + mib(plan.total()) + " on the GPU (" +
-                                       mib(plan.weights) + " weights, " + mib(plan.kv_cache) +
-                                       " KV cache, " + mib(plan.workspace) + " workspace), but " +
-                                       mib(free_bytes) + " are free; " + hint);
+                                       mib(plan.weights) + " weights, " + mib(plan.head_copy) +
+                                       " int8 head, " + mib(plan.kv_cache) + " KV cache, " +
+                                       mib(plan.workspace) + " workspace), but " + mib(free_bytes) +
+                                       " are free; " + hint);
   }
   return "cuda:" + std::to_string(options.gpu) + " (" + properties.name + ")";
 }
@@ -310,7 +329,7 @@ class CudaBackend final : public Backend {
         memory_(plan_cuda_memory(model, options).total()),
         state_(model, options, memory_.data(), stream_),
         host_(4 * static_cast<size_t>(options.max_rows) + static_cast<size_t>(config_.vocab) +
-              kLogitRows + 1) {
+              2 * kLogitRows + 1) {
     require(options.sequences >= 1 && options.max_rows >= 1,
             "a backend needs a row and a sequence");
     const size_t rows = static_cast<size_t>(options.max_rows);
@@ -318,7 +337,8 @@ class CudaBackend final : public Backend {
     in_ = Inputs(host_.data(), rows);
     device_in_ = Inputs(state_.inputs, rows);
     argmax_ = in_.banned + vocab;
-    fault_ = argmax_ + kLogitRows;
+    rescored_ = argmax_ + kLogitRows;
+    fault_ = rescored_ + kLogitRows;
   }
 
   void forward(const Batch& batch, const Outputs& outputs) override {
@@ -340,6 +360,7 @@ class CudaBackend final : public Backend {
 
   std::string device_name() const override { return name_; }
   MemoryPlan memory() const override { return state_.plan; }
+  HeadStats head_stats() const override { return head_stats_; }
   int context() const override { return context_; }
   int max_rows() const override { return options_.max_rows; }
   const ModelFile& model() const override { return model_; }
@@ -387,14 +408,14 @@ class CudaBackend final : public Backend {
                  "starting a capture");
       send_inputs(outputs.banned.size());
       run_layers(static_cast<int>(rows), outputs);
-      launch_head(rows, outputs.banned.size(), /*with_argmax=*/true);
+      launch_head(rows, outputs);
       cudaGraph_t captured = nullptr;
       cuda_check(cudaStreamEndCapture(stream_, &captured), "ending a capture");
       graph = graphs_.emplace(key, GraphExec(captured)).first;
     }
     graph->second.launch(stream_);
     stream_.wait();
-    std::copy_n(argmax_, rows, outputs.argmax.data());
+    take_argmax(rows, outputs, 0);
   }
 
   void run_layers(int rows, const Outputs& outputs) {
@@ -438,12 +459,28 @@ class CudaBackend final : public Backend {
     return head;
   }
 
-  void launch_head(size_t rows, size_t n_banned, bool with_argmax) {
+  // An arg-max and no logits: what the certified head gives.
+  bool is_certified(const Outputs& outputs) const {
+    return state_.head_copy.rows > 0 && !outputs.argmax.empty() && outputs.logits.empty();
+  }
+
+  void launch_head(size_t rows, const Outputs& outputs) {
     HeadArgs head = head_args(rows);
-    head.argmax = with_argmax ? argmax_ : nullptr;
+    head.argmax = outputs.argmax.empty() ? nullptr : argmax_;
     head.banned = device_in_.banned;
-    head.n_banned = static_cast<int>(n_banned);
-    cuda::head(head, state_.workspace, stream_);
+    head.n_banned = static_cast<int>(outputs.banned.size());
+    if (is_certified(outputs)) {
+      cuda::greedy_head({head, state_.head_copy, rescored_}, state_.workspace, stream_);
+    } else {
+      cuda::head(head, state_.workspace, stream_);
+    }
+  }
+
+  // Hands out what launch_head() found for output rows `begin` on, once the stream is done.
+  void take_argmax(size_t rows, const Outputs& outputs, size_t begin) {
+    if (outputs.argmax.empty()) return;
+    std::copy_n(argmax_, rows, outputs.argmax.data() + begin);
+    if (is_certified(outputs)) head_stats_.add({rescored_, rows});
   }
 
   void read(float* to, const float* from, size_t count) {
@@ -477,12 +514,12 @@ class CudaBackend final : public Backend {
       const size_t n = std::min(kLogitRows, outputs.rows.size() - begin);
       std::copy_n(outputs.rows.begin() + static_cast<ptrdiff_t>(begin), n, in_.row_list);
       send_inputs(outputs.banned.size());
-      launch_head(n, outputs.banned.size(), !outputs.argmax.empty());
+      launch_head(n, outputs);
       if (!outputs.logits.empty()) {
         read(outputs.logits.data() + begin * vocab, state_.logits, n * vocab);
       }
       stream_.wait();
-      if (!outputs.argmax.empty()) std::copy_n(argmax_, n, outputs.argmax.data() + begin);
+      take_argmax(n, outputs, begin);
     }
   }
 
@@ -496,12 +533,15 @@ class CudaBackend final : public Backend {
   DeviceMemory memory_;
   DeviceState state_;
   PinnedMemory host_;
-  // in_, argmax_ and fault_ lie in host_. in_ is written before a pass is launched and sent to
-  // device_in_: kernels that read the host's memory would wait for the bus, each for itself.
+  // in_, argmax_, rescored_ and fault_ lie in host_. in_ is written before a pass is launched and
+  // sent to device_in_: kernels that read the host's memory would wait for the bus, each for
+  // itself.
   Inputs in_;
   Inputs device_in_;
   int32_t* argmax_;
+  int32_t* rescored_;  // [kLogitRows] by the certified head
   int32_t* fault_;
+  HeadStats head_stats_;
   std::map<std::pair<size_t, size_t>, GraphExec> graphs_;  // by rows and banned ids
 };
 

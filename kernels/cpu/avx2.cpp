@@ -54,6 +54,20 @@ inline F widen_bfloat16(const uint16_t* p) { return widen_bits(load_halves(p)); 
 inline F widen_bfloat16_first(const uint16_t* p, int n) {
   return widen_bits(load_first_halves(p, n));
 }
+inline __m128i to_int8(F v) {
+  const __m256i integers = _mm256_cvtps_epi32(v);
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(integers), _mm256_extracti128_si256(integers, 1));
+  return _mm_packs_epi16(words, words);
+}
+inline void store_int8(int8_t* p, F v) {
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), to_int8(v));
+}
+inline void store_first_int8(int8_t* p, int n, F v) {
+  alignas(16) int8_t bytes[16];
+  _mm_store_si128(reinterpret_cast<__m128i*>(bytes), to_int8(v));
+  for (int i = 0; i < n; ++i) p[i] = bytes[i];
+}
 
 inline float fold_lanes(F v) {
   const __m128 w4 = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -295,7 +309,8 @@ void compressed_rows(const CompressedHead& copy, int i_begin, int i_end, const i
 
 }  // namespace
 
-const Primitives kAvx2 = {"avx2",     kPlaneBytes,     quantise, ternary_rows, rms_norm,
-                          dense_rows, compressed_rows, gate,     add_rows,     attention};
+const Primitives kAvx2 = {"avx2",          kPlaneBytes, quantise, ternary_rows,
+                          rms_norm,        dense_rows,  row_amax, code_row,
+                          compressed_rows, gate,        add_rows, attention};
 
 }  // namespace edgellm::cpu

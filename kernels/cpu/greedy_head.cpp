@@ -16,28 +16,28 @@ constexpr int kRowsPerItem = 64;
 
 size_t at(int row, int width) { return static_cast<size_t>(row) * static_cast<size_t>(width); }
 
-CompressedRow compress_row(const float* row, int n, int8_t* codes, size_t pitch) {
+CompressedRow compress_row(const Primitives& isa, const DenseMatrix& w, int i, int8_t* codes,
+                           size_t pitch) {
   float amax = 0.0f;
-  bool finite = true;
-  for (int i = 0; i < n; ++i) {
-    finite = finite && std::fabs(row[i]) <= FLT_MAX;
-    amax = std::max(amax, std::fabs(row[i]));
+  const bool finite = isa.row_amax(w, i, &amax);
+  if (!finite || amax == 0.0f) {
+    std::fill_n(codes, pitch, int8_t{0});
+    return finite ? CompressedRow{} : unbounded_row();
   }
-  std::fill_n(codes, pitch, int8_t{0});
-  if (!finite) return unbounded_row();
-  const float scale = amax / 127.0f;
-  const double per_unit = codes_per_unit(amax);
-  double errors = 0.0;
-  double coded = 0.0;
-  double squares = 0.0;
-  for (int i = 0; i < n; ++i) {
-    const CodedValue code = code_value(row[i], per_unit, scale);
-    codes[i] = code.code;
-    errors += code.error_square;
-    coded += code.coded_square;
-    squares += static_cast<double>(row[i]) * static_cast<double>(row[i]);
-  }
-  return compressed_row(scale, errors, coded, squares);
+  // Scaled by a power of two, so that float does for the squares.
+  const StepScale scale = step_scale(amax);
+  const float scaled_amax = scale.scaled(amax);
+  const RowCoding coding{scale.first, scale.second, 127.0f / scaled_amax, scaled_amax / 127.0f};
+  const RowSquares squares = isa.code_row(w, i, coding, codes);
+  std::fill(codes + w.cols, codes + pitch, int8_t{0});
+  const double unit = 1.0 / (static_cast<double>(scale.first) * static_cast<double>(scale.second));
+  const auto norm = [&](float sum) { return unit * static_cast<double>(norm_bound(sum, w.cols)); };
+  // A subnormal scale is rounded once more: 2^-150 in every code.
+  constexpr double kScaleRounding = 0x1p-135;
+  return compressed_row(static_cast<float>(unit * static_cast<double>(coding.scale)),
+                        norm(squares.errors) + kScaleRounding,
+                        static_cast<double>(coding.scale) * norm(squares.codes) + kScaleRounding,
+                        norm(squares.values));
 }
 
 // The steps of `normed` [n] into steps [pitch], and what the bounds need of it.
@@ -98,14 +98,9 @@ bool is_banned(const HeadArgs& args, int id) {
 
 void compress_head(const DenseMatrix& w, int8_t* codes, CompressedRow* row_bounds, Pool& pool) {
   const size_t pitch = CompressedHead::pitch_of(w.cols);
-  pool.for_each(w.rows, kRowsPerItem, [&](int begin, int end, int thread) {
-    float* row = reinterpret_cast<float*>(
-        pool.thread_scratch(thread, static_cast<size_t>(w.cols) * sizeof(float)));
+  pool.for_each(w.rows, kRowsPerItem, [&](int begin, int end, int) {
     for (int v = begin; v < end; ++v) {
-      for (int i = 0; i < w.cols; ++i) {
-        row[i] = widen(w.data, w.type, at(v, w.cols) + static_cast<size_t>(i));
-      }
-      row_bounds[v] = compress_row(row, w.cols, codes + static_cast<size_t>(v) * pitch, pitch);
+      row_bounds[v] = compress_row(pool.isa(), w, v, codes + static_cast<size_t>(v) * pitch, pitch);
     }
   });
 }

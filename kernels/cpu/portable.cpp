@@ -36,6 +36,8 @@ inline F widen_half(const uint16_t* p) { return from_half(*p); }
 inline F widen_half_first(const uint16_t* p, int) { return from_half(*p); }
 inline F widen_bfloat16(const uint16_t* p) { return from_bfloat16(*p); }
 inline F widen_bfloat16_first(const uint16_t* p, int) { return from_bfloat16(*p); }
+inline void store_int8(int8_t* p, F v) { *p = static_cast<int8_t>(v); }
+inline void store_first_int8(int8_t* p, int, F v) { store_int8(p, v); }
 
 // One byte a plane: columns stay in their order.
 constexpr int kPlaneBytes = 1;
@@ -122,7 +124,8 @@ void compressed_rows(const CompressedHead& copy, int i_begin, int i_end, const i
 
 }  // namespace
 
-const Primitives kPortable = {"portable", kPlaneBytes,     quantise, ternary_rows, rms_norm,
-                              dense_rows, compressed_rows, gate,     add_rows,     attention};
+const Primitives kPortable = {"portable",      kPlaneBytes, quantise, ternary_rows,
+                              rms_norm,        dense_rows,  row_amax, code_row,
+                              compressed_rows, gate,        add_rows, attention};
 
 }  // namespace edgellm::cpu

@@ -48,7 +48,8 @@ __device__ void compress_row(const DenseMatrix& w, int row, int lane, int8_t* co
   coded = sum_warp(coded);
   squares = sum_warp(squares);
   if (lane != 0) return;
-  *bounds = finite ? compressed_row(scale, errors, coded, squares) : unbounded_row();
+  *bounds =
+      finite ? compressed_row(scale, sqrt(errors), sqrt(coded), sqrt(squares)) : unbounded_row();
 }
 
 __global__ void compress_kernel(DenseMatrix w, int8_t* codes, CompressedRow* bounds) {

@@ -102,6 +102,50 @@ TEST_CASE("the certified head's bounds hold and it chooses what the full head ch
   }
 }
 
+TEST_CASE("every term of the bound is needed") {
+  Fixture f;
+  cpu::Pool& pool = f.fastest();
+  Random random(45);
+  const int dim = 1024;
+  const int vocab = 200;
+  DenseData head = make_head(random, vocab, dim, DenseType::kF32, HeadKind::kPlain);
+  std::vector<float> h = random.normals(static_cast<size_t>(dim));
+  // Rows that their codes hold exactly, steps that hold h exactly.
+  const auto exact_rows = [&](float unit) {
+    for (int v = 0; v < vocab; ++v) {
+      for (int c = 0; c < dim; ++c) {
+        set(head, v, c, unit * static_cast<float>(c == 0 ? 127 : random.below(255) - 127));
+      }
+    }
+  };
+  const auto exact_steps = [&](float unit) {
+    for (float& value : h) value = unit * static_cast<float>(random.below(65535) - 32767);
+  };
+  float CompressedRow::*without = nullptr;  // the norm that the test takes away
+  SECTION("the error of the codes") { without = &CompressedRow::error; }
+  SECTION("the error of the steps") {
+    exact_rows(1.0f);
+    without = &CompressedRow::coded;
+  }
+  SECTION("the rounding of canonical_sum") {
+    exact_rows(1.0f);
+    exact_steps(1.0f);
+    without = &CompressedRow::norm;
+  }
+  SECTION("subnormal roundings") {  // seen to need HiddenBound::floor
+    exact_rows(0x1p-20f);
+    exact_steps(0x1p-140f);
+  }
+  std::vector<float> logits(static_cast<size_t>(vocab));
+  REQUIRE(pool.isa().dense_rows(head.matrix, 0, vocab, h.data(), 1, logits.data(),
+                                static_cast<size_t>(vocab)));
+  Copy copy(head.matrix, pool);
+  REQUIRE(check_bounds(copy.view, h.data(), logits.data()) == "");
+  if (without == nullptr) return;
+  for (CompressedRow& row : copy.row_bounds) row.*without = 0.0f;
+  REQUIRE(check_bounds(copy.view, h.data(), logits.data()) != "");
+}
+
 TEST_CASE("the products of the largest codes and steps are exact") {
   Fixture f;
   Random random(42);
