@@ -83,7 +83,8 @@ std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags&
     if (needed > free_bytes) {
       print_note("running on the CPU: the model needs " + human_bytes(needed) + " on the " +
                  device.gpu_name + ", of which " + human_bytes(free_bytes) +
-                 " are free; a smaller context (-c) needs less");
+                 " are free; a smaller context (-c)" +
+                 (options.full_head ? "" : " or --full-head") + " needs less");
       return make_cpu_backend(model, options);
     }
     print_note("running on the " + device.gpu_name);

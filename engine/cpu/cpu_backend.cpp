@@ -55,7 +55,7 @@ class CpuBackend final : public Backend {
         kv_memory_(2 * static_cast<size_t>(config_.layers) * cache_.layer_bytes),
         rope_(model.weights().inv_freq),
         pool_(options.threads > 0 ? options.threads : cpu::usable_cores(), cpu::primitives()),
-        head_copy_(view(model.weights().head), !options.full_head && !options.low_memory) {
+        head_copy_(view(model.weights().head), !options.full_head) {
     require(options.sequences >= 1 && options.max_rows >= 1,
             "a backend needs a row and a sequence");
     // One block a sequence: each cache is contiguous.

@@ -303,11 +303,13 @@ std::string claim_gpu(const ModelFile& model, const EngineOptions& options) {
     const auto mib = [](uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
     const uint64_t fixed = plan.weights + plan.head_copy + plan.workspace;
     const uint64_t per_position = plan.kv_cache / static_cast<uint64_t>(context_of(model, options));
-    const std::string hint = free_bytes > fixed && per_position > 0
-                                 ? "a context of " +
-                                       std::to_string((free_bytes - fixed) / per_position) +
-                                       " would fit (-c), or use --device cpu"
-                                 : "use --device cpu";
+    std::string hint = free_bytes > fixed && per_position > 0
+                           ? "a context of " + std::to_string((free_bytes - fixed) / per_position) +
+                                 " would fit (-c), or use --device cpu"
+                           : "use --device cpu";
+    if (plan.head_copy > 0 && plan.total() - plan.head_copy <= free_bytes) {
+      hint = "it would fit with --full-head; or " + hint;
+    }
     throw Error(ExitCode::kDevice, "the model needs " + mib(plan.total()) + " on the GPU (" +
                                        mib(plan.weights) + " weights, " + mib(plan.head_copy) +
                                        " int8 head, " + mib(plan.kv_cache) + " KV cache, " +
