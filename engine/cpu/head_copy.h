@@ -11,10 +11,11 @@ namespace edgellm {
 
 class HeadCopy {
  public:
-  // Greedy steps that the full head serves before the copy is built. Building takes as long as two
-  // to four full heads, and is won back after five to ten steps (docs/performance.md): a run of a
-  // few tokens pays nothing, a longer one little.
-  static constexpr int kStepsBefore = 4;
+  // Greedy steps that the full head serves before the copy is built. Building, most of it the
+  // system's clearing of fresh memory, takes what the copy saves in about 20 steps
+  // (docs/performance.md): a run of a few tokens then spends nothing, and none spends much more
+  // than it would have had to, however long it turns out to be.
+  static constexpr int kStepsBefore = 16;
 
   // `w` must outlive the copy. Not `wanted`, or a head too wide for one: never built.
   HeadCopy(const DenseMatrix& w, bool wanted)

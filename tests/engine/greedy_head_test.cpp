@@ -61,7 +61,7 @@ void require_same_ids(Backend& full, Backend& certified, int sequences, int step
   REQUIRE(full.head_stats().steps == 0);
   REQUIRE(full.memory().head_copy == 0);
   const HeadStats stats = certified.head_stats();
-  REQUIRE(stats.steps >= static_cast<int64_t>(sequences) * (steps - 4));
+  REQUIRE(stats.steps >= static_cast<int64_t>(sequences) * (steps - 16));
   REQUIRE(stats.rescored >= stats.steps);
   REQUIRE(stats.rescored <= (20 + vocab / 1000) * stats.steps);
   REQUIRE(certified.memory().head_copy >=
