@@ -35,6 +35,7 @@ std::vector<int32_t> greedy_ids(const ModelFile& model, std::span<const int32_t>
   options.max_rows = std::min(options.context, prompt_size);
   options.threads = threads;
   options.low_memory = low_memory;
+  options.full_head = true;  // few tokens, which shall not depend on more than they must
   const auto backend = make_cpu_backend(model, options);
   GenerateRequest request;
   request.prompt_ids = prompt_ids;

@@ -131,6 +131,7 @@ Command add_logits(CLI::App& root) {
       ->option_text("OUT.npy");
   app->add_flag("--json", flags->json, "Print the xxh3-64 of the logits' bytes as JSON");
   add_engine_options(*app, flags->engine);
+  flags->engine.full_head = true;  // no greedy steps
   return {app, [flags] { return logits(*flags); }};
 }
 

@@ -20,6 +20,7 @@ struct EngineFlags {
   std::string kv_type = "f16";
   int prefill_chunk = 0;  // 0: the backend's default
   bool no_graph = false;
+  bool full_head = false;  // a flag of commands with greedy steps; the others set it
   bool no_verify = false;
 };
 
@@ -55,8 +56,9 @@ void check_contents(const ModelFile& model, const EngineFlags& flags);
 EngineOptions engine_options(const EngineFlags& flags, const ModelConfig& config, int context = 0);
 
 // Bytes that a decoded token reads of the weights: everything but the embedding table, of which it
-// reads one row. A tied head is that table, and is read.
-uint64_t weight_bytes_per_token(const ModelFile& model);
+// reads one row. A tied head is that table, and is read. With a compressed copy of the head, that
+// is read instead (MemoryPlan::head_copy).
+uint64_t weight_bytes_per_token(const ModelFile& model, uint64_t head_copy_bytes = 0);
 
 // Bytes of the KV cache of one sequence.
 uint64_t kv_cache_bytes(const ModelConfig& config, int context, KvType type);

@@ -191,6 +191,7 @@ Command add_perplexity(CLI::App& root) {
       ->option_text("OUT.npy");
   app->add_flag("--json", flags->json, "Print one JSON object");
   add_engine_options(*app, flags->engine);
+  flags->engine.full_head = true;  // no greedy steps
   return {app, [flags] { return perplexity(*flags); }};
 }
 

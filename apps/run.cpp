@@ -125,8 +125,9 @@ void print_verbose(const Report& report) {
   }
 
   const Percentiles gaps = percentiles(result.inter_token_ns);
-  const uint64_t token_bytes = weight_bytes_per_token(*report.model);
   const MemoryPlan memory = report.backend->memory();
+  const HeadStats head = report.backend->head_stats();
+  const uint64_t token_bytes = weight_bytes_per_token(*report.model, memory.head_copy);
   line("time to first token:", go_duration(result.ttft_ns));
   if (report.timed_tokens() > 0) {
     line("inter-token p50:", go_duration(gaps.p50));
@@ -135,8 +136,17 @@ void print_verbose(const Report& report) {
                               fixed(static_cast<double>(token_bytes) * report.eval_tps() / 1e9, 2) +
                               " GB/s");
   }
-  line("memory:", human_bytes(memory.weights) + " weights, " + human_bytes(memory.kv_cache) +
-                      " KV cache, " + human_bytes(memory.workspace) + " workspace");
+  line("head:",
+       head.steps == 0
+           ? "full"
+           : "int8, certified; rows rescored: mean " +
+                 fixed(static_cast<double>(head.rescored) / static_cast<double>(head.steps), 1) +
+                 ", most " + std::to_string(head.most_rescored) + " of " +
+                 std::to_string(report.model->config().vocab));
+  line("memory:", human_bytes(memory.weights) + " weights, " +
+                      (memory.head_copy > 0 ? human_bytes(memory.head_copy) + " int8 head, " : "") +
+                      human_bytes(memory.kv_cache) + " KV cache, " + human_bytes(memory.workspace) +
+                      " workspace");
   const StepLaunches step = report.backend->step_launches();
   if (step.launches > 0) {
     line("launches:",
@@ -291,6 +301,9 @@ Command add_run(CLI::App& root) {
       ->option_text("TEXT");
   app->add_flag("--ignore-eos", flags->ignore_eos, "Never choose a token that ends the answer");
   add_engine_options(*app, flags->engine);
+  app->add_flag("--full-head", flags->engine.full_head,
+                "Compute every logit of every token, without an int8 copy of the head; changes "
+                "speed and memory, never the result");
   app->add_flag("--no-stream", flags->no_stream, "Print the answer when it is complete");
   app->add_flag("--json", flags->json, "Print one JSON object instead of the text");
   app->add_flag("--verbose", flags->verbose, "Print timings and memory to standard error");

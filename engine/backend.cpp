@@ -42,9 +42,13 @@ std::string cuda_memory_problem(const ModelFile& model, const EngineOptions& opt
   }
   const auto mib = [](uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20); };
   return "the model needs " + mib(plan.total()) + " MiB on the GPU (" + mib(plan.weights) +
-         " weights, " + mib(plan.kv_cache) + " KV cache for a context of " +
+         " weights, " + (plan.head_copy > 0 ? mib(plan.head_copy) + " int8 head, " : "") +
+         mib(plan.kv_cache) + " KV cache for a context of " +
          std::to_string(context_of(model, options)) + ", " + mib(plan.workspace) +
          " workspace), but " + std::to_string(free_bytes >> 20) + " MiB are free; " +
+         (plan.head_copy > 0 && plan.total() - plan.head_copy <= free_bytes
+              ? "it would fit with --full-head, or "
+              : "") +
          (fitting > 0 ? "a context of " + std::to_string(fitting * kAttentionChunk) +
                             " would fit (-c " + std::to_string(fitting * kAttentionChunk) + ")"
                       : "no context would fit");

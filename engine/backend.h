@@ -27,6 +27,7 @@ struct EngineOptions {
   int threads = 0;          // CPU worker threads; 0: one per core this process may use
   int gpu = 0;              // index of the CUDA device
   bool use_graph = true;    // GPU: replay decode steps as one captured graph
+  bool full_head = false;   // greedy steps compute every logit: no int8 copy of the head
   bool low_memory = false;  // give weight pages back after use (the golden run of a conversion)
 };
 
@@ -50,10 +51,28 @@ struct Outputs {
 // Bytes that a backend took, for `info` and `--verbose`.
 struct MemoryPlan {
   uint64_t weights = 0;
+  uint64_t head_copy = 0;  // int8, for greedy steps; on the CPU 0 until it is built
   uint64_t kv_cache = 0;
   uint64_t workspace = 0;
 
-  uint64_t total() const { return weights + kv_cache + workspace; }
+  uint64_t total() const { return weights + head_copy + kv_cache + workspace; }
+};
+
+// How often the certified head (kernels/ops.h, GreedyHeadArgs) was used, and how many rows of the
+// vocabulary it computed from the original. A step that a GPU began before the run ended counts,
+// too.
+struct HeadStats {
+  int64_t steps = 0;  // arg-maxes that it found
+  int64_t rescored = 0;
+  int32_t most_rescored = 0;
+
+  void add(std::span<const int32_t> rescored_rows) {
+    for (int32_t n : rescored_rows) {
+      ++steps;
+      rescored += n;
+      if (n > most_rescored) most_rescored = n;
+    }
+  }
 };
 
 // How a GPU is told to run a decode step of one row; zeros where there was none yet.
@@ -83,6 +102,7 @@ class Backend {
   virtual std::string device_name() const = 0;  // "cpu (AMD EPYC, avx512, 2 threads)"
   virtual MemoryPlan memory() const = 0;
   virtual StepLaunches step_launches() const { return {}; }
+  virtual HeadStats head_stats() const = 0;
   virtual int context() const = 0;   // positions per sequence
   virtual int max_rows() const = 0;  // rows of one pass at most
   virtual const ModelFile& model() const = 0;

@@ -46,6 +46,29 @@ struct DenseMatrix {
   int cols = 0;
 };
 
+// An int8 copy of a head [rows, cols] that bounds every logit: row v is scale * codes + an error
+// whose norm is known. Built by compress_head() of a backend; backends may differ in the last bits.
+struct CompressedRow {
+  float scale;
+  float error;  // norm of the row minus scale * codes, rounded up, as are the other norms
+  float coded;  // norm of scale * codes
+  float norm;   // norm of the row; infinite, as the others, where a weight is not finite
+};
+struct CompressedHead {
+  const int8_t* codes = nullptr;              // [rows, pitch()], -127 .. 127, padded with zeros
+  const CompressedRow* row_bounds = nullptr;  // [rows]
+  int rows = 0;
+  int cols = 0;  // at most kMaxCompressedCols
+
+  EDGELLM_HOST_DEVICE static size_t pitch_of(int cols) {
+    return (static_cast<size_t>(cols) + 63) / 64 * 64;
+  }
+  EDGELLM_HOST_DEVICE size_t pitch() const { return pitch_of(cols); }
+};
+
+// 32 int32 sums then hold any product of a compressed row with int16 steps.
+inline constexpr int kMaxCompressedCols = 16384;
+
 // ---- KV cache -------------------------------------------------------------------------------
 
 enum class KvType : uint8_t { kF16, kF32 };
@@ -210,6 +233,17 @@ struct HeadArgs {
   int rows = 0;
   int layers = 0;
   int32_t* fault = nullptr;
+};
+
+// The arg-max of HeadArgs, the same id always, for fewer bytes: every logit is bounded by the
+// compressed copy, and only the rows whose upper bound reaches the largest lower bound are computed
+// from `w` (kernels/certified_head.h, docs/numerics.md). `fault` is as in HeadArgs, too: a logit
+// that is not finite has no finite bound, so that its row is computed. `ref` has the full head
+// only.
+struct GreedyHeadArgs {
+  HeadArgs head;  // argmax not null; `logits` is scratch and ends as upper bounds
+  CompressedHead copy;
+  int32_t* rescored = nullptr;  // [rows] out: rows of the head computed from `w`
 };
 
 }  // namespace edgellm

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/backend.h"
+#include "engine/cpu/head_copy.h"
 #include "engine/pass.h"
 #include "engine/rope_table.h"
 #include "engine/views.h"
@@ -53,7 +54,8 @@ class CpuBackend final : public Backend {
         cache_(config_, options, context_),
         kv_memory_(2 * static_cast<size_t>(config_.layers) * cache_.layer_bytes),
         rope_(model.weights().inv_freq),
-        pool_(options.threads > 0 ? options.threads : cpu::usable_cores(), cpu::primitives()) {
+        pool_(options.threads > 0 ? options.threads : cpu::usable_cores(), cpu::primitives()),
+        head_copy_(view(model.weights().head), !options.full_head) {
     require(options.sequences >= 1 && options.max_rows >= 1,
             "a backend needs a row and a sequence");
     // One block a sequence: each cache is contiguous.
@@ -114,6 +116,7 @@ class CpuBackend final : public Backend {
   MemoryPlan memory() const override {
     MemoryPlan plan;
     plan.weights = model_.file_bytes();
+    plan.head_copy = head_copy_.bytes();
     plan.kv_cache = kv_memory_.bytes();
     plan.workspace = pool_.scratch_bytes() + rope_.bytes() +
                      (x_.capacity() + q_.capacity() + attention_.capacity() + u_.capacity() +
@@ -122,6 +125,7 @@ class CpuBackend final : public Backend {
     return plan;
   }
 
+  HeadStats head_stats() const override { return head_stats_; }
   int context() const override { return context_; }
   int max_rows() const override { return options_.max_rows; }
   const ModelFile& model() const override { return model_; }
@@ -173,7 +177,15 @@ class CpuBackend final : public Backend {
       head.logits = logits_.data();
     }
     head.argmax = outputs.argmax.empty() ? nullptr : outputs.argmax.data();
-    cpu::head(head, pool_);
+    const bool is_greedy = !outputs.argmax.empty() && outputs.logits.empty();
+    const CompressedHead* copy = is_greedy ? head_copy_.next_step(pool_) : nullptr;
+    if (copy == nullptr) {
+      cpu::head(head, pool_);
+      return;
+    }
+    rescored_.resize(outputs.rows.size());
+    cpu::greedy_head({head, *copy, rescored_.data()}, pool_);
+    head_stats_.add(rescored_);
   }
 
   const ModelFile& model_;
@@ -185,12 +197,15 @@ class CpuBackend final : public Backend {
   std::vector<int32_t> block_table_;
   RopeTable rope_;
   cpu::Pool pool_;
-  std::vector<float> x_;          // [max_rows, dim] residual stream
-  std::vector<float> q_;          // [max_rows, q_dim]
-  std::vector<float> attention_;  // [max_rows, q_dim]
-  std::vector<float> u_;          // [max_rows, ffn]
-  std::vector<float> normed_;     // [output rows, dim]
-  std::vector<float> logits_;     // [output rows, vocab], where the caller gives no place
+  HeadCopy head_copy_;
+  HeadStats head_stats_;
+  std::vector<int32_t> rescored_;  // [output rows] of a greedy step
+  std::vector<float> x_;           // [max_rows, dim] residual stream
+  std::vector<float> q_;           // [max_rows, q_dim]
+  std::vector<float> attention_;   // [max_rows, q_dim]
+  std::vector<float> u_;           // [max_rows, ffn]
+  std::vector<float> normed_;      // [output rows, dim]
+  std::vector<float> logits_;      // [output rows, vocab], where the caller gives no place
 };
 
 }  // namespace

@@ -124,6 +124,21 @@ class CudaBackend final : public Backend {
 
   std::string device_name() const override { return name_; }
   MemoryPlan memory() const override { return device_.plan; }
+  HeadStats head_stats() const override {
+    HeadStats stats = head_stats_;
+    if (device_.head_copy.rows == 0) return stats;
+    cuda::RescoredTotals totals[cuda::kMaxInlineRows];
+    cuda_check(cudaMemcpyAsync(totals, device_.rescored_totals, sizeof totals,
+                               cudaMemcpyDeviceToHost, stream_),
+               "reading how many rows were rescored");
+    stream_.wait();
+    for (const cuda::RescoredTotals& row : totals) {
+      stats.steps += row.steps;
+      stats.rescored += row.rescored;
+      stats.most_rescored = std::max(stats.most_rescored, row.most);
+    }
+    return stats;
+  }
   StepLaunches step_launches() const override {
     const auto step = steps_.lower_bound({1, 0});
     if (step == steps_.end() || step->first.first != 1) return {};
@@ -135,10 +150,14 @@ class CudaBackend final : public Backend {
   const ModelFile& model() const override { return model_; }
 
  private:
-  // In words of 32 bits: the fault and the arg-max of each output row (DeviceModel::results).
-  static constexpr size_t kResults = 1 + kLogitRows;
   static constexpr size_t kRingBytes =
       size_t{cuda::kRingSteps} * cuda::kMaxInlineRows * sizeof(uint64_t);
+
+  enum class HeadKind {
+    kLogits,
+    kArgmax,     // logits and arg-max
+    kCertified,  // arg-max from the int8 copy
+  };
 
   // A decode step as it was captured.
   struct Step {
@@ -196,10 +215,19 @@ class CudaBackend final : public Backend {
 
   void run_step(size_t rows, size_t n_banned) {
     run_layers(static_cast<int>(rows), {});
-    launch_head(0, rows, n_banned, /*with_argmax=*/true);
-    cuda::feed({device_.argmax(), device_.inputs.ids, device_.inputs.positions, device_.fault(),
-                device_.inputs.step, ring_, static_cast<int>(rows)},
-               stream_);
+    const bool certified = device_.head_copy.rows > 0;
+    launch_head(0, rows, n_banned, certified ? HeadKind::kCertified : HeadKind::kArgmax);
+    cuda::FeedArgs feed;
+    feed.argmax = device_.argmax();
+    feed.ids = device_.inputs.ids;
+    feed.positions = device_.inputs.positions;
+    feed.fault = device_.fault();
+    feed.step = device_.inputs.step;
+    feed.ring = ring_;
+    feed.rescored = certified ? device_.rescored() : nullptr;
+    feed.totals = device_.rescored_totals;
+    feed.rows = static_cast<int>(rows);
+    cuda::feed(feed, stream_);
   }
 
   // The id that a step has chosen for a row, as soon as the GPU has written it.
@@ -268,12 +296,23 @@ class CudaBackend final : public Backend {
   }
 
   // For the output rows from `begin` on.
-  void launch_head(size_t begin, size_t rows, size_t n_banned, bool with_argmax) {
+  void launch_head(size_t begin, size_t rows, size_t n_banned, HeadKind kind) {
     HeadArgs head = head_args(device_.inputs.row_list + begin, rows);
-    head.argmax = with_argmax ? device_.argmax() : nullptr;
+    head.argmax = kind == HeadKind::kLogits ? nullptr : device_.argmax();
     head.banned = device_.inputs.banned;
     head.n_banned = static_cast<int>(n_banned);
-    cuda::head(head, device_.workspace, stream_);
+    if (kind == HeadKind::kCertified) {
+      cuda::greedy_head({head, device_.head_copy, device_.rescored()}, device_.workspace, stream_);
+    } else {
+      cuda::head(head, device_.workspace, stream_);
+    }
+  }
+
+  // The certified head gives an arg-max and no logits.
+  HeadKind head_kind(const Outputs& outputs) const {
+    if (outputs.argmax.empty()) return HeadKind::kLogits;
+    const bool certified = device_.head_copy.rows > 0 && outputs.logits.empty();
+    return certified ? HeadKind::kCertified : HeadKind::kArgmax;
   }
 
   void read(float* to, const float* from, size_t count) {
@@ -299,14 +338,16 @@ class CudaBackend final : public Backend {
            values);
     }
     const size_t vocab = static_cast<size_t>(config_.vocab);
+    const HeadKind kind = head_kind(outputs);
     for (size_t begin = 0; begin < outputs.rows.size(); begin += kLogitRows) {
       const size_t n = std::min(kLogitRows, outputs.rows.size() - begin);
-      launch_head(begin, n, outputs.banned.size(), !outputs.argmax.empty());
+      launch_head(begin, n, outputs.banned.size(), kind);
       if (!outputs.logits.empty()) {
         read(outputs.logits.data() + begin * vocab, device_.logits, n * vocab);
       }
       read_results();
       if (!outputs.argmax.empty()) std::copy_n(results_ + 1, n, outputs.argmax.data() + begin);
+      if (kind == HeadKind::kCertified) head_stats_.add({results_ + 1 + kLogitRows, n});
     }
     if (outputs.rows.empty()) read_results();
   }
@@ -336,6 +377,7 @@ class CudaBackend final : public Backend {
   // for the bus, each for itself.
   StepInputs inputs_;
   uint32_t next_step_ = 1;                           // the ring starts with zeros
+  HeadStats head_stats_;                             // without decode steps: the GPU counts those
   std::map<std::pair<size_t, size_t>, Step> steps_;  // by rows and banned ids
 };
 

@@ -74,15 +74,17 @@ DeviceModel::DeviceModel(const ModelFile& model, const EngineOptions& options, s
                       put(w.down)});
   }
   plan.weights = placer_.used();
+  if (!options.full_head && head.cols <= kMaxCompressedCols) place_head_copy();
+  plan.head_copy = placer_.used() - plan.weights;
 
   const int context = context_of(model, options);
   const ContiguousCache cache(config, options, context);
   kv = placer_.take(2 * static_cast<size_t>(config.layers) * cache.layer_bytes);
-  plan.kv_cache = placer_.used() - plan.weights;
+  plan.kv_cache = placer_.used() - plan.weights - plan.head_copy;
 
   workspace.max_chunks = cache.block_size / kAttentionChunk;
   place_workspace(config, options, context);
-  plan.workspace = placer_.used() - plan.weights - plan.kv_cache;
+  plan.workspace = placer_.used() - plan.weights - plan.head_copy - plan.kv_cache;
 }
 
 void DeviceModel::add_bytes(void* to, const void* from, size_t bytes) {
@@ -141,6 +143,13 @@ TernaryMatrix DeviceModel::put(const TernaryTensor& tensor) {
   return matrix;
 }
 
+void DeviceModel::place_head_copy() {
+  const size_t rows = static_cast<size_t>(head.rows);
+  head_codes_ = placer_.take<int8_t>(rows * CompressedHead::pitch_of(head.cols));
+  head_bounds_ = placer_.take<CompressedRow>(rows);
+  head_copy = {head_codes_, head_bounds_, head.rows, head.cols};
+}
+
 void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions& options,
                                   int context) {
   const size_t rows = static_cast<size_t>(options.max_rows);
@@ -165,7 +174,9 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
   attention = placer_.take<float>(rows * q_dim);
   u = placer_.take<float>(std::max(rows * static_cast<size_t>(config.ffn), kLogitRows * vocab));
   logits = u;
-  results = zeroed(placer_.take<int32_t>(1 + kLogitRows), 1 + kLogitRows);
+  results = zeroed(placer_.take<int32_t>(kResults), kResults);
+  constexpr size_t kTotals = cuda::kMaxInlineRows;
+  rescored_totals = zeroed(placer_.take<cuda::RescoredTotals>(kTotals), kTotals);
   const int widest = std::max({config.dim, config.q_dim(), config.ffn});
   workspace.codes = placer_.take<int8_t>(rows * cuda::quantised_row_bytes(widest));
   workspace.row_s = placer_.take<float>(rows);
@@ -173,11 +184,15 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
   workspace.row_sum = placer_.take<int32_t>(rows);
   workspace.best = zeroed(placer_.take<unsigned long long>(kLogitRows), kLogitRows);
   workspace.head_done = zeroed(placer_.take<int32_t>(1), 1);
+  workspace.steps = placer_.take<int16_t>(kLogitRows * CompressedHead::pitch_of(config.dim));
+  workspace.hidden = placer_.take<HiddenBound>(kLogitRows);
+  workspace.lower = zeroed(placer_.take<uint32_t>(kLogitRows), kLogitRows);
+  workspace.rescored = zeroed(placer_.take<int32_t>(kLogitRows), kLogitRows);
 
   const size_t heads = static_cast<size_t>(config.heads);
   const size_t state_bytes = heads * static_cast<size_t>(workspace.max_chunks) *
                              static_cast<size_t>(config.head_dim + 2) * sizeof(float);
-  const size_t used = placer_.used() - plan.weights - plan.kv_cache;
+  const size_t used = placer_.used() - plan.weights - plan.head_copy - plan.kv_cache;
   const size_t left = used < kWorkspaceBytes ? kWorkspaceBytes - used : 0;
   const size_t state_rows = std::clamp<size_t>(left / (state_bytes + 4096), 1,
                                                std::min<size_t>(cuda::kMaxInlineRows, rows));
@@ -206,6 +221,7 @@ void DeviceModel::upload(const ModelFile& model, const EngineOptions& options, c
   }
 
   copy_pieces(options, progress);
+  if (head_copy.rows > 0) cuda::compress_head(head, head_codes_, head_bounds_, stream);
   repack_codes(model, stream);
   for (const LayerWeights& layer : model.weights().layers) model.release_pages(layer);
   model.release_pages(model.weights().embedding);

@@ -18,6 +18,9 @@ namespace edgellm {
 // Rows of logits that one launch of the head writes.
 inline constexpr size_t kLogitRows = 8;
 
+// Words of DeviceModel::results.
+inline constexpr size_t kResults = 1 + 2 * kLogitRows;
+
 struct DeviceLayer {
   const float* attn_norm;
   TernaryMatrix q, k, v;
@@ -74,6 +77,7 @@ struct StepInputs {
 
 struct DeviceModel {
   DenseMatrix embedding, head;
+  CompressedHead head_copy;  // no rows where there is none
   const float* final_norm = nullptr;
   std::vector<DeviceLayer> layers;
 
@@ -89,12 +93,15 @@ struct DeviceModel {
   float* u = nullptr;          // [max_rows, ffn]
   float* normed = nullptr;     // [max_rows, dim], where q is
   float* logits = nullptr;     // [kLogitRows, vocab], where u is
-  int32_t* results = nullptr;  // [1 + kLogitRows]: the fault, then the arg-max of each output row
+  int32_t* results = nullptr;  // [kResults]: the fault, then of each output row the arg-max, then
+                               // of each the vocabulary's rows that the certified head rescored
+  cuda::RescoredTotals* rescored_totals = nullptr;  // [kMaxInlineRows] of all decode steps
   cuda::Workspace workspace;
   MemoryPlan plan;
 
   int32_t* fault() const { return results; }
   int32_t* argmax() const { return results + 1; }
+  int32_t* rescored() const { return results + 1 + kLogitRows; }
 
   // Gives everything its place in `memory`, of plan.total() bytes; without memory it only plans.
   DeviceModel(const ModelFile& model, const EngineOptions& options, std::byte* memory = nullptr);
@@ -122,6 +129,7 @@ struct DeviceModel {
     size_t bytes;
   };
 
+  void place_head_copy();
   void place_workspace(const ModelConfig& config, const EngineOptions& options, int context);
   void add_bytes(void* to, const void* from, size_t bytes);
   void add_rows(void* to, const void* from, size_t rows, size_t row_bytes, size_t pitch);
@@ -136,6 +144,8 @@ struct DeviceModel {
   std::vector<Piece> pieces_;
   std::vector<Codes> ternary_;
   std::vector<Range> zeroed_;
+  int8_t* head_codes_ = nullptr;  // head_copy's, to be written
+  CompressedRow* head_bounds_ = nullptr;
 };
 
 }  // namespace edgellm

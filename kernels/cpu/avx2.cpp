@@ -54,6 +54,20 @@ inline F widen_bfloat16(const uint16_t* p) { return widen_bits(load_halves(p)); 
 inline F widen_bfloat16_first(const uint16_t* p, int n) {
   return widen_bits(load_first_halves(p, n));
 }
+inline __m128i to_int8(F v) {
+  const __m256i integers = _mm256_cvtps_epi32(v);
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(integers), _mm256_extracti128_si256(integers, 1));
+  return _mm_packs_epi16(words, words);
+}
+inline void store_int8(int8_t* p, F v) {
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), to_int8(v));
+}
+inline void store_first_int8(int8_t* p, int n, F v) {
+  alignas(16) int8_t bytes[16];
+  _mm_store_si128(reinterpret_cast<__m128i*>(bytes), to_int8(v));
+  for (int i = 0; i < n; ++i) p[i] = bytes[i];
+}
 
 inline float fold_lanes(F v) {
   const __m128 w4 = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -260,11 +274,43 @@ void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const Quantise
   }
 }
 
+// ---- Compressed head ------------------------------------------------------------------------
+
+inline int64_t add_lanes_wide(const __m256i (&v)[4]) {
+  __m256i sum = _mm256_setzero_si256();
+  for (const __m256i& part : v) {
+    sum = _mm256_add_epi64(sum, _mm256_cvtepi32_epi64(_mm256_castsi256_si128(part)));
+    sum = _mm256_add_epi64(sum, _mm256_cvtepi32_epi64(_mm256_extracti128_si256(part, 1)));
+  }
+  const __m128i half = _mm_add_epi64(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+  return _mm_cvtsi128_si64(half) + _mm_extract_epi64(half, 1);
+}
+
+void compressed_rows(const CompressedHead& copy, int i_begin, int i_end, const int16_t* steps,
+                     float* out) {
+  const int pitch = (copy.cols + 63) / 64 * 64;
+  for (int i = i_begin; i < i_end; ++i) {
+    const int8_t* codes = copy.codes + static_cast<size_t>(i) * static_cast<size_t>(pitch);
+    // 32 lanes: each takes at most kMaxCompressedCols / 32 products, which fit.
+    __m256i acc[4] = {};
+    for (int c = 0; c < pitch; c += 64) {
+      for (int j = 0; j < 4; ++j) {
+        const __m256i w = _mm256_cvtepi8_epi16(
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + c + 16 * j)));
+        const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(steps + c + 16 * j));
+        acc[j] = _mm256_add_epi32(acc[j], _mm256_madd_epi16(w, h));
+      }
+    }
+    out[i - i_begin] = static_cast<float>(add_lanes_wide(acc));
+  }
+}
+
 #include "kernels/cpu/simd.inc"
 
 }  // namespace
 
-const Primitives kAvx2 = {"avx2",     kPlaneBytes, quantise, ternary_rows, rms_norm,
-                          dense_rows, gate,        add_rows, attention};
+const Primitives kAvx2 = {"avx2",          kPlaneBytes, quantise, ternary_rows,
+                          rms_norm,        dense_rows,  row_amax, code_row,
+                          compressed_rows, gate,        add_rows, attention};
 
 }  // namespace edgellm::cpu

@@ -48,6 +48,13 @@ inline F widen_bfloat16(const uint16_t* p) {
 inline F widen_bfloat16_first(const uint16_t* p, int n) {
   return widen_bits(_mm256_maskz_loadu_epi16(first_lanes(n), p));
 }
+inline __m128i to_int8(F v) { return _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(v)); }
+inline void store_int8(int8_t* p, F v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_int8(v));
+}
+inline void store_first_int8(int8_t* p, int n, F v) {
+  _mm_mask_storeu_epi8(p, first_lanes(n), to_int8(v));
+}
 
 inline __m256 upper_half(F v) { return _mm512_extractf32x8_ps(v, 1); }
 
@@ -231,11 +238,48 @@ void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const Quantise
   }
 }
 
+// ---- Compressed head ------------------------------------------------------------------------
+
+inline __m512i widen_sum(__m512i v) {
+  return _mm512_add_epi64(_mm512_cvtepi32_epi64(_mm512_castsi512_si256(v)),
+                          _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(v, 1)));
+}
+
+// 32 codes with 32 steps.
+inline __m512i add_products(__m512i acc, const int8_t* codes, const int16_t* steps) {
+  const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+  return _mm512_dpwssd_epi32(acc, _mm512_cvtepi8_epi16(w), _mm512_loadu_si512(steps));
+}
+
+// One row at a time: the processor fetches ahead in one stream, hardly in four (17 GB/s).
+void compressed_rows(const CompressedHead& copy, int i_begin, int i_end, const int16_t* steps,
+                     float* out) {
+  const int pitch = (copy.cols + 63) / 64 * 64;
+  for (int i = i_begin; i < i_end; ++i) {
+    const int8_t* codes = copy.codes + static_cast<size_t>(i) * static_cast<size_t>(pitch);
+    // At least 32 lanes: each takes at most kMaxCompressedCols / 32 products, which fit.
+    __m512i acc[4] = {};
+    int c = 0;
+    for (; c + 128 <= pitch; c += 128) {
+      for (int j = 0; j < 4; ++j)
+        acc[j] = add_products(acc[j], codes + c + 32 * j, steps + c + 32 * j);
+    }
+    if (c < pitch) {
+      for (int j = 0; j < 2; ++j)
+        acc[j] = add_products(acc[j], codes + c + 32 * j, steps + c + 32 * j);
+    }
+    const __m512i sum = _mm512_add_epi64(_mm512_add_epi64(widen_sum(acc[0]), widen_sum(acc[1])),
+                                         _mm512_add_epi64(widen_sum(acc[2]), widen_sum(acc[3])));
+    out[i - i_begin] = static_cast<float>(_mm512_reduce_add_epi64(sum));
+  }
+}
+
 #include "kernels/cpu/simd.inc"
 
 }  // namespace
 
-const Primitives kAvx512 = {"avx512",   kPlaneBytes, quantise, ternary_rows, rms_norm,
-                            dense_rows, gate,        add_rows, attention};
+const Primitives kAvx512 = {"avx512",        kPlaneBytes, quantise, ternary_rows,
+                            rms_norm,        dense_rows,  row_amax, code_row,
+                            compressed_rows, gate,        add_rows, attention};
 
 }  // namespace edgellm::cpu

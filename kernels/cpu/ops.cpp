@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/canonical.h"
+#include "kernels/cpu/carver.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/primitives.h"
 
@@ -19,25 +20,6 @@ void set_fault(int32_t* fault, int value) {
   int32_t none = 0;
   std::atomic_ref<int32_t>(*fault).compare_exchange_strong(none, value, std::memory_order_relaxed);
 }
-
-// Hands out pieces of a pool's scratch memory. Sizes are known before the memory is asked for, so
-// the same sequence of take() calls runs twice: once to measure, once to place.
-class Carver {
- public:
-  explicit Carver(std::byte* base = nullptr) : base_(base) {}
-
-  template <class T>
-  T* take(size_t count) {
-    std::byte* place = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += (count * sizeof(T) + 63) / 64 * 64;
-    return reinterpret_cast<T*>(place);
-  }
-  size_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  size_t used_ = 0;
-};
 
 QuantisedRows take_quantised(Carver& carver, const Primitives& isa, int rows, int cols) {
   const int group = 4 * isa.plane_bytes;

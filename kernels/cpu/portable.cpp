@@ -36,6 +36,8 @@ inline F widen_half(const uint16_t* p) { return from_half(*p); }
 inline F widen_half_first(const uint16_t* p, int) { return from_half(*p); }
 inline F widen_bfloat16(const uint16_t* p) { return from_bfloat16(*p); }
 inline F widen_bfloat16_first(const uint16_t* p, int) { return from_bfloat16(*p); }
+inline void store_int8(int8_t* p, F v) { *p = static_cast<int8_t>(v); }
+inline void store_first_int8(int8_t* p, int, F v) { store_int8(p, v); }
 
 // One byte a plane: columns stay in their order.
 constexpr int kPlaneBytes = 1;
@@ -103,11 +105,27 @@ void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const Quantise
   }
 }
 
+void compressed_rows(const CompressedHead& copy, int i_begin, int i_end, const int16_t* steps,
+                     float* out) {
+  constexpr size_t kPiece = 64;  // of the pitch: 64 products fit in an int32
+  for (int i = i_begin; i < i_end; ++i) {
+    const int8_t* codes = copy.codes + static_cast<size_t>(i) * copy.pitch();
+    int64_t total = 0;
+    for (size_t begin = 0; begin < copy.pitch(); begin += kPiece) {
+      int32_t sum = 0;
+      for (size_t c = begin; c < begin + kPiece; ++c) sum += codes[c] * steps[c];
+      total += sum;
+    }
+    out[i - i_begin] = static_cast<float>(total);
+  }
+}
+
 #include "kernels/cpu/simd.inc"
 
 }  // namespace
 
-const Primitives kPortable = {"portable", kPlaneBytes, quantise, ternary_rows, rms_norm,
-                              dense_rows, gate,        add_rows, attention};
+const Primitives kPortable = {"portable",      kPlaneBytes, quantise, ternary_rows,
+                              rms_norm,        dense_rows,  row_amax, code_row,
+                              compressed_rows, gate,        add_rows, attention};
 
 }  // namespace edgellm::cpu

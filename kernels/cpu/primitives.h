@@ -37,6 +37,21 @@ struct AttentionItem {
 // Activation rows that one call of Primitives::ternary_rows takes.
 inline constexpr int kMaxTokenTile = 64;
 
+// How a row of the head becomes int8 codes: code = rint(scaled * per_unit) for the scaled value
+// value * first * second, and about scaled / scale.
+struct RowCoding {
+  float first;
+  float second;
+  float per_unit;
+  float scale;
+};
+// Sums of squares over a row, in float in any order.
+struct RowSquares {
+  float errors;  // scaled - scale * code
+  float codes;
+  float values;  // scaled
+};
+
 struct Primitives {
   const char* name;
   int plane_bytes;
@@ -58,6 +73,17 @@ struct Primitives {
   // False: a result is not finite.
   bool (*dense_rows)(const DenseMatrix& w, int i_begin, int i_end, const float* y, int t_count,
                      float* out, size_t out_stride);
+
+  // The largest magnitude in row i. False: a value is not finite.
+  bool (*row_amax)(const DenseMatrix& w, int i, float* amax);
+
+  // codes [w.cols] of row i.
+  RowSquares (*code_row)(const DenseMatrix& w, int i, const RowCoding& coding, int8_t* codes);
+
+  // out[i - i_begin] = the exact sum of codes[i] * steps, as the nearest float; steps is
+  // [copy.pitch()], at most 32767 in magnitude.
+  void (*compressed_rows)(const CompressedHead& copy, int i_begin, int i_end, const int16_t* steps,
+                          float* out);
 
   // out[i] = act(g[i]) * u[i]
   void (*gate)(GateActivation act, const float* g, const float* u, int n, float* out);

@@ -8,6 +8,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/certified_head.h"
 #include "kernels/ops.h"
 
 namespace edgellm::cuda {
@@ -50,20 +51,34 @@ struct Workspace {
   int32_t* head_done = nullptr;         // [1], zero between launches
   int max_chunks = 0;                   // of the context
   int attention_rows = kMaxInlineRows;  // at most that; more rows do not share their chunks out
+  // The greedy head's, for its output rows.
+  int16_t* steps = nullptr;       // [rows, CompressedHead::pitch_of(dim)]
+  HiddenBound* hidden = nullptr;  // [rows]
+  uint32_t* lower = nullptr;      // [rows], zero between launches
+  int32_t* rescored = nullptr;    // [rows], zero between launches
 };
 
 inline size_t quantised_row_bytes(int cols) { return (static_cast<size_t>(cols) + 63) / 64 * 64; }
 
+// What the certified head did for a row of decode steps.
+struct RescoredTotals {
+  int64_t steps;
+  int64_t rescored;  // rows of the vocabulary, in all steps
+  int32_t most;      // in one step
+};
+
 // The end of a decode step: the chosen ids become the inputs of the next one, and the host gets
 // them. Nothing here needs the host, so a captured step can be replayed as it is.
 struct FeedArgs {
-  const int32_t* argmax = nullptr;  // [rows], -1 where every id was banned
-  int32_t* ids = nullptr;           // [rows] out: argmax, 0 for -1 (such a row ends there)
-  int32_t* positions = nullptr;     // [rows] in and out: one more
-  int32_t* fault = nullptr;         // in: of this step; out: 0
-  uint32_t* step = nullptr;         // in: number of this step; out: one more
-  uint64_t* ring = nullptr;         // [kRingSteps, kMaxInlineRows] out, memory of the host
-  int rows = 0;                     // at most kMaxInlineRows
+  const int32_t* argmax = nullptr;    // [rows], -1 where every id was banned
+  int32_t* ids = nullptr;             // [rows] out: argmax, 0 for -1 (such a row ends there)
+  int32_t* positions = nullptr;       // [rows] in and out: one more
+  int32_t* fault = nullptr;           // in: of this step; out: 0
+  uint32_t* step = nullptr;           // in: number of this step; out: one more
+  uint64_t* ring = nullptr;           // [kRingSteps, kMaxInlineRows] out, memory of the host
+  const int32_t* rescored = nullptr;  // [rows] by the certified head; null: the full head ran
+  RescoredTotals* totals = nullptr;   // [kMaxInlineRows] in and out: this step added
+  int rows = 0;                       // at most kMaxInlineRows
 };
 
 // Row r of step n is told by word [n % kRingSteps][r] of the ring: the upper half is n, the lower
@@ -91,6 +106,12 @@ void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t 
 void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream);
 void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream);
 void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream);
+void greedy_head(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream);
 void feed(const FeedArgs& args, cudaStream_t stream);
+
+// Builds the compressed copy of `w`, at most kMaxCompressedCols columns: codes [rows, pitch],
+// 16-aligned, and row_bounds [rows].
+void compress_head(const DenseMatrix& w, int8_t* codes, CompressedRow* row_bounds,
+                   cudaStream_t stream);
 
 }  // namespace edgellm::cuda

@@ -12,6 +12,13 @@ __global__ void feed_kernel(FeedArgs args) {
   wait_for_previous();
   const uint32_t step = *args.step;
   const int32_t fault = *args.fault;
+  const bool counts = args.rescored != nullptr && row < args.rows;
+  int32_t rescored = 0;
+  RescoredTotals totals{};
+  if (counts) {
+    rescored = args.rescored[row];
+    totals = args.totals[row];
+  }
   __syncwarp();  // all lanes have read before the first one writes
   if (row < args.rows) {
     const int32_t id = args.argmax[row];
@@ -21,6 +28,9 @@ __global__ void feed_kernel(FeedArgs args) {
     *reinterpret_cast<volatile uint64_t*>(
         args.ring + static_cast<size_t>(step % kRingSteps) * kMaxInlineRows + row) =
         feed_word(step, id, fault);
+  }
+  if (counts) {
+    args.totals[row] = {totals.steps + 1, totals.rescored + rescored, max(totals.most, rescored)};
   }
   if (row == 0) {
     *args.step = step + 1;

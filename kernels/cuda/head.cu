@@ -1,6 +1,7 @@
 // embed and head.
 #include <cuda_fp16.h>
 
+#include "kernels/certified_head.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -36,13 +37,6 @@ __global__ void norm_kernel(HeadArgs args) {
   for (int i = t; i < dim; i += kThreads) normed[i] = args.gain[i] * (x[i] * r);
 }
 
-// Larger key: larger logit, then lower id. -0 counts as +0.
-__device__ inline unsigned long long key_of(float logit, int id) {
-  uint32_t bits = float_to_bits(logit + 0.0f);
-  bits = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  return static_cast<unsigned long long>(bits) << 32 | (0xffffffffu - static_cast<uint32_t>(id));
-}
-
 // Two 16-bit values of a matrix row, the lower one first.
 template <DenseType kType>
 __device__ inline float2 widen_pair(uint32_t pair) {
@@ -53,104 +47,172 @@ __device__ inline float2 widen_pair(uint32_t pair) {
   }
 }
 
-// canonical_sum of a row of w with y by one warp; every lane returns it.
-//
-// `kVector`: rows are 16-bit and start at 16-byte boundaries; lane l loads eight columns at once
-// and holds partial sums 8 l .. 8 l + 7. The first fold steps cross lanes; each sends half of what
-// it has left to its partner, so that 12 shuffles do it. Else lane l holds l, l + 32, ..., l + 224.
-template <DenseType kType, bool kVector>
-__device__ float row_dot(const HeadArgs& args, size_t base, const float* y, int lane) {
-  const int dim = args.w.cols;
-  float p[8] = {};
-  if constexpr (kVector) {
-    const uint16_t* w = static_cast<const uint16_t*>(args.w.data) + base;
-#pragma unroll 4
-    for (int c = 8 * lane; c < dim; c += kPartials) {
-      const uint4 packed = __ldg(reinterpret_cast<const uint4*>(w + c));
-      const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
-      // y is stored in two halves: columns 0 to 3 of every eight, then columns 4 to 7.
-      const float4 low = reinterpret_cast<const float4*>(y)[c / 8];
-      const float4 high = reinterpret_cast<const float4*>(y + dim / 2)[c / 8];
-      const float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+// ---- Logits
+// ----------------------------------------------------------------------------------
+
+// Rows of the head that a warp takes at once. Their 256 partial sums each fold together: a lane
+// keeps one row's share and sends away the others', so that the shuffles are few.
+constexpr int kRowsAtOnce = 4;
+
+// Pairs of columns of a row that a lane loads at once: the partial sums 2 l, 2 l + 1, and those 64,
+// 128, 192 further on.
+constexpr int kPairs = 4;
+
+// Four neighbouring 16-bit rows with an even number of columns, 256 columns of them at a time.
+template <DenseType kType>
+struct LogitTile {
+  uint32_t pairs[kRowsAtOnce][kPairs];
+
+  // Columns first .. first + 255 of rows v .. v + 3.
+  __device__ void load(const DenseMatrix& w, int v, int first, int lane) {
+    const int half = w.cols / 2;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 pair = widen_pair<kType>(words[i]);
-        p[2 * i] = fmaf(pair.x, v[2 * i], p[2 * i]);
-        p[2 * i + 1] = fmaf(pair.y, v[2 * i + 1], p[2 * i + 1]);
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const uint32_t* from = static_cast<const uint32_t*>(w.data) +
+                             static_cast<size_t>(v + r) * static_cast<size_t>(half);
+#pragma unroll
+      for (int k = 0; k < kPairs; ++k) {
+        const int pair = first / 2 + 32 * k + lane;
+        pairs[r][k] = pair < half && v + r < w.rows ? __ldg(from + pair) : 0u;
       }
     }
-    // Fold widths 128, 64, 32: partners 16, 8, 4 lanes away; keep the half that the lane's bit
-    // names.
-#pragma unroll
-    for (int step = 0; step < 3; ++step) {
-      const int left = 4 >> step;
-      const bool upper = (lane & (16 >> step)) != 0;
-#pragma unroll
-      for (int i = 0; i < left; ++i) {
-        const float keep = upper ? p[i + left] : p[i];
-        const float give = upper ? p[i] : p[i + left];
-        p[i] = keep + __shfl_xor_sync(kAllLanes, give, 16 >> step);
-      }
-    }
-    // Widths 16, 8: lanes 2, 1 away. Widths 4, 2, 1: those that kept the other halves.
-    float sum = p[0];
-    sum += __shfl_xor_sync(kAllLanes, sum, 2);
-    sum += __shfl_xor_sync(kAllLanes, sum, 1);
-    sum += __shfl_xor_sync(kAllLanes, sum, 16);
-    sum += __shfl_xor_sync(kAllLanes, sum, 8);
-    sum += __shfl_xor_sync(kAllLanes, sum, 4);
-    return sum + 0.0f;
-  } else {
-    for (int begin = 0; begin < dim; begin += kPartials) {
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        const int c = begin + 32 * k + lane;
-        if (c < dim) {
-          p[k] = fmaf(widen(args.w.data, kType, base + static_cast<size_t>(c)), y[c], p[k]);
-        }
-      }
-    }
-    return fold_warp(((p[0] + p[4]) + (p[2] + p[6])) + ((p[1] + p[5]) + (p[3] + p[7]))) + 0.0f;
   }
+
+  // `y`: [columns / 2 rounded up to a multiple of 128] pairs, filled with zeros.
+  __device__ void add(const float2* y, int first, int lane,
+                      float2 (&partial)[kRowsAtOnce][kPairs]) const {
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+      const float2 activation = y[first / 2 + 32 * k + lane];
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        const float2 weight = widen_pair<kType>(pairs[r][k]);
+        partial[r][k].x = fmaf(weight.x, activation.x, partial[r][k].x);
+        partial[r][k].y = fmaf(weight.y, activation.y, partial[r][k].y);
+      }
+    }
+  }
+
+  // The row whose logit fold() leaves in a lane.
+  __device__ static int row_of(int lane) { return lane / (32 / kRowsAtOnce); }
+  __device__ static float fold(const float2 (&partial)[kRowsAtOnce][kPairs], int lane) {
+    // Widths 128 and 64 within the lane.
+    float values[2 * kRowsAtOnce];
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const float2* p = partial[r];
+      values[2 * r] = (p[0].x + p[2].x) + (p[1].x + p[3].x);
+      values[2 * r + 1] = (p[0].y + p[2].y) + (p[1].y + p[3].y);
+    }
+    // Widths 32, 16, 8, 4, 2: lanes 16, 8, 4, 2, 1 away. The first steps halve the rows, the next
+    // one keeps the even or the odd partial sums.
+    int left = 2 * kRowsAtOnce;
+#pragma unroll
+    for (int width = 16; width >= 1; width /= 2) {
+      if (left > 1) {
+        left /= 2;
+        const bool upper = (lane & width) != 0;
+#pragma unroll
+        for (int i = 0; i < kRowsAtOnce; ++i) {
+          if (i >= left) continue;
+          const float keep = upper ? values[i + left] : values[i];
+          const float give = upper ? values[i] : values[i + left];
+          values[i] = keep + __shfl_xor_sync(kAllLanes, give, width);
+        }
+      } else {
+        values[0] += __shfl_xor_sync(kAllLanes, values[0], width);
+      }
+    }
+    // Width 1: even and odd.
+    values[0] += __shfl_xor_sync(kAllLanes, values[0], 16 / kRowsAtOnce);
+    return values[0] + 0.0f;
+  }
+};
+
+// Any row, by one warp; every lane returns its logit. Lane l holds partial sums l, l + 32, ...
+template <DenseType kType>
+__device__ float any_logit(const DenseMatrix& w, int v, const float* y, int lane) {
+  const size_t base = static_cast<size_t>(v) * static_cast<size_t>(w.cols);
+  float p[8] = {};
+  for (int begin = 0; begin < w.cols; begin += kPartials) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const int c = begin + 32 * k + lane;
+      if (c < w.cols) {
+        p[k] = fmaf(widen(w.data, kType, base + static_cast<size_t>(c)), y[c], p[k]);
+      }
+    }
+  }
+  return fold_warp(((p[0] + p[4]) + (p[2] + p[6])) + ((p[1] + p[5]) + (p[3] + p[7]))) + 0.0f;
 }
 
-template <DenseType kType, bool kVector>
-__global__ void __launch_bounds__(kThreads) logits_kernel(HeadArgs args, Workspace workspace) {
+// Writes a logit; returns its key, or 0 where the arg-max may not choose it.
+__device__ inline uint64_t finish_logit(const HeadArgs& args, int row, int v, float logit) {
+  args.logits[static_cast<size_t>(row) * static_cast<size_t>(args.w.rows) +
+              static_cast<size_t>(v)] = logit;
+  if (!isfinite(logit)) set_fault(args.fault, args.layers + 1);
+  for (int b = 0; b < args.n_banned; ++b) {
+    if (args.banned[b] == v) return 0;
+  }
+  return logit_key(logit, v);
+}
+
+// kTiled: 16-bit rows with an even number of columns.
+template <DenseType kType, bool kTiled>
+__global__ void __launch_bounds__(kThreads, 3) logits_kernel(HeadArgs args, Workspace workspace) {
   extern __shared__ float4 y_memory[];
-  float* y = reinterpret_cast<float*>(y_memory);  // [dim]
-  __shared__ unsigned long long best[kWarps];
+  float* y = reinterpret_cast<float*>(y_memory);  // [columns rounded up to a multiple of 256]
+  __shared__ uint64_t block_best;
   __shared__ bool last;
   const int t = static_cast<int>(threadIdx.x);
-  const int row = static_cast<int>(blockIdx.y);
-  const int dim = args.w.cols;
-  let_next_start();
-  wait_for_previous();
-  const float* normed = args.normed + static_cast<size_t>(row) * static_cast<size_t>(dim);
-  for (int i = t; i < dim; i += kThreads) {
-    y[kVector ? (i % 8 < 4 ? 0 : dim / 2) + i / 8 * 4 + i % 4 : i] = normed[i];
-  }
-  __syncthreads();
   const int warp = t / 32;
   const int lane = t % 32;
-  unsigned long long mine = 0;
-  for (int v = static_cast<int>(blockIdx.x) * kWarps + warp; v < args.w.rows;
-       v += static_cast<int>(gridDim.x) * kWarps) {
-    const float logit =
-        row_dot<kType, kVector>(args, static_cast<size_t>(v) * static_cast<size_t>(dim), y, lane);
-    if (lane != 0) continue;
-    args.logits[static_cast<size_t>(row) * static_cast<size_t>(args.w.rows) +
-                static_cast<size_t>(v)] = logit;
-    if (!isfinite(logit)) set_fault(args.fault, args.layers + 1);
-    bool banned = false;
-    for (int b = 0; b < args.n_banned; ++b) banned = banned || args.banned[b] == v;
-    if (!banned) mine = max(mine, key_of(logit, v));
+  const int row = static_cast<int>(blockIdx.y);
+  const int dim = args.w.cols;
+  constexpr int kRows = kTiled ? kRowsAtOnce : 1;
+  const int stride = static_cast<int>(gridDim.x) * kWarps * kRows;
+  int v = (static_cast<int>(blockIdx.x) * kWarps + warp) * kRows;
+  let_next_start();
+
+  // Fetch the first weights while the norm is still being made.
+  LogitTile<kTiled ? kType : DenseType::kBF16> tile;
+  if constexpr (kTiled) tile.load(args.w, v, 0, lane);
+  wait_for_previous();
+  const float* normed = args.normed + static_cast<size_t>(row) * static_cast<size_t>(dim);
+  for (int i = t; i < (dim + kPartials - 1) / kPartials * kPartials; i += kThreads) {
+    y[i] = i < dim ? normed[i] : 0.0f;
+  }
+  if (t == 0) block_best = 0;
+  __syncthreads();
+
+  uint64_t best = 0;
+  for (; v < args.w.rows; v += stride) {
+    if constexpr (kTiled) {
+      float2 partial[kRowsAtOnce][kPairs] = {};
+      for (int first = 0; first < dim; first += kPartials) {
+        tile.add(reinterpret_cast<const float2*>(y), first, lane, partial);
+        // The next part, of these rows or the next ones, is under way during the rest of the work.
+        const bool more = first + kPartials < dim;
+        tile.load(args.w, more ? v : v + stride, more ? first + kPartials : 0, lane);
+      }
+      const float logit = tile.fold(partial, lane);
+      const int mine = v + tile.row_of(lane);
+      if (lane % (32 / kRowsAtOnce) == 0 && mine < args.w.rows) {
+        best = max(best, finish_logit(args, row, mine, logit));
+      }
+    } else {
+      const float logit = any_logit<kType>(args.w, v, y, lane);
+      if (lane == 0) best = max(best, finish_logit(args, row, v, logit));
+    }
   }
   if (args.argmax == nullptr) return;
-  if (lane == 0) best[warp] = mine;
+  if (best != 0) {
+    atomicMax(reinterpret_cast<unsigned long long*>(&block_best),
+              static_cast<unsigned long long>(best));
+  }
   __syncthreads();
   if (t == 0) {
-    for (int w = 1; w < kWarps; ++w) best[0] = max(best[0], best[w]);
-    atomicMax(workspace.best + row, best[0]);
+    atomicMax(workspace.best + row, static_cast<unsigned long long>(block_best));
     // The maximum is in before the block counts itself done.
     __threadfence();
     last = atomicAdd(workspace.head_done, 1) == static_cast<int>(gridDim.x * gridDim.y) - 1;
@@ -159,19 +221,20 @@ __global__ void __launch_bounds__(kThreads) logits_kernel(HeadArgs args, Workspa
   if (!last) return;
   __threadfence();
   for (int r = t; r < args.rows; r += kThreads) {
-    const unsigned long long key = atomicExch(workspace.best + r, 0ull);
-    args.argmax[r] = key == 0 ? -1 : static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
+    args.argmax[r] = id_of_key(atomicExch(workspace.best + r, 0ull));
   }
   if (t == 0) *workspace.head_done = 0;
 }
 
 template <DenseType kType>
 void launch_logits(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  // Eight blocks of 256 threads fill an SM; a warp takes every n-th row.
-  const int blocks = min((args.w.rows + kWarps - 1) / kWarps, 132 * 8);
+  const bool tiled = kType != DenseType::kF32 && args.w.cols % 2 == 0;
+  const int rows_of_block = kWarps * (tiled ? kRowsAtOnce : 1);
+  const int blocks = min((args.w.rows + rows_of_block - 1) / rows_of_block, multiprocessors() * 3);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(args.rows));
-  const size_t shared_bytes = static_cast<size_t>(args.w.cols) * sizeof(float);
-  if (kType != DenseType::kF32 && args.w.cols % 8 == 0) {
+  const size_t shared_bytes =
+      static_cast<size_t>((args.w.cols + kPartials - 1) / kPartials * kPartials) * sizeof(float);
+  if (tiled) {
     launch(logits_kernel<kType, kType != DenseType::kF32>, grid, dim3(kThreads), shared_bytes,
            stream, args, workspace);
   } else {

@@ -106,7 +106,8 @@ TEST_CASE("info shows the file without reading its weights") {
   CHECK((text.out.find("gpu memory") != std::string::npos) == knows_gpus);
   if (knows_gpus) {
     const auto bytes = [&](const char* part) { return gpu[part].get<uint64_t>(); };
-    CHECK(bytes("total") == bytes("weights") + bytes("kv_cache") + bytes("workspace"));
+    CHECK(bytes("total") ==
+          bytes("weights") + bytes("head_copy") + bytes("kv_cache") + bytes("workspace"));
     CHECK(bytes("weights") >= json["bytes_by_kind"]["ternary"].get<uint64_t>() +
                                   json["bytes_by_kind"]["embedding_and_head"].get<uint64_t>());
     CHECK(bytes("kv_cache") >= json["memory"]["kv_cache_f16"].get<uint64_t>());

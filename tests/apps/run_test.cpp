@@ -161,6 +161,22 @@ TEST_CASE("ids instead of text, with and without a tokenizer") {
   CHECK(text_of(run({"run", model, "--ids-file", few, "-n", "4"})) == line + "\n");
 }
 
+TEST_CASE("the head is certified in a longer run, and --full-head gives the same answer") {
+  const std::vector<std::string> args = {"run", demo_model(),   kPrompt,    "-n",
+                                         "60",  "--ignore-eos", "--verbose"};
+  const Result certified = run(args);
+  REQUIRE(certified.exit_code == 0);
+  CHECK(certified.err.find("int8, certified; rows rescored: mean ") != std::string::npos);
+  CHECK(certified.err.find(" int8 head, ") != std::string::npos);
+  std::vector<std::string> full_args = args;
+  full_args.push_back("--full-head");
+  const Result full = run(full_args);
+  REQUIRE(full.exit_code == 0);
+  CHECK(full.err.find("head:                 full\n") != std::string::npos);
+  CHECK(full.err.find("int8") == std::string::npos);
+  CHECK(full.out == certified.out);
+}
+
 TEST_CASE("run --verbose prints Ollama's eight lines first") {
   const Result result = run({"run", demo_model(), kPrompt, "-n", "5", "--verbose"});
   REQUIRE(result.exit_code == 0);

@@ -1,0 +1,169 @@
+// Greedy decode with the certified head chooses the ids of the full head: whole runs, and the
+// hidden states of real text.
+#include <catch2/catch.hpp>
+#include <numeric>
+
+#include "engine/backend.h"
+#include "engine/views.h"
+#include "kernels/certified_head.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cuda/gpu_list.h"
+#include "tests/support/hashed_models.h"
+#include "tests/support/run_ids.h"
+#include "tests/support/skip.h"
+
+namespace edgellm {
+namespace {
+
+using namespace edgellm::test;
+
+ModelFile demo_model() {
+  return ModelFile::open(source_path("model/demo/storyteller.tmac2").string());
+}
+
+EngineOptions options_of(int sequences, int context, bool full_head) {
+  EngineOptions options;
+  options.context = context;
+  options.sequences = sequences;
+  options.max_rows = 64;
+  options.threads = 2;
+  options.full_head = full_head;
+  return options;
+}
+
+// Decodes `steps` tokens of every sequence on both backends, each fed with its own choices. Every
+// third step bans what was chosen before, as a run that ignores stop ids does.
+void require_same_ids(Backend& full, Backend& certified, int sequences, int steps) {
+  const int vocab = full.model().config().vocab;
+  const size_t n = static_cast<size_t>(sequences);
+  std::vector<int32_t> slots(n);
+  std::iota(slots.begin(), slots.end(), 0);
+  std::vector<int32_t> full_ids = prompt_of(sequences, vocab);
+  std::vector<int32_t> certified_ids = full_ids;
+  for (int step = 0; step < steps; ++step) {
+    const std::vector<int32_t> positions(n, step);
+    const std::vector<int32_t> banned(step % 3 == 2 ? 1 : 0, full_ids[0]);
+    const auto choose = [&](Backend& backend, std::vector<int32_t>& ids) {
+      std::vector<int32_t> chosen(n, -1);
+      Outputs outputs;
+      outputs.rows = slots;
+      outputs.banned = banned;
+      outputs.argmax = chosen;
+      backend.forward({ids, slots, positions}, outputs);
+      ids = chosen;
+    };
+    choose(full, full_ids);
+    choose(certified, certified_ids);
+    INFO("step " << step);
+    REQUIRE(full_ids == certified_ids);
+  }
+  REQUIRE(full.head_stats().steps == 0);
+  REQUIRE(full.memory().head_copy == 0);
+  const HeadStats stats = certified.head_stats();
+  REQUIRE(stats.steps >= static_cast<int64_t>(sequences) * (steps - 16));
+  REQUIRE(stats.rescored >= stats.steps);
+  REQUIRE(stats.rescored <= (20 + vocab / 1000) * stats.steps);
+  REQUIRE(certified.memory().head_copy >=
+          static_cast<uint64_t>(vocab) * static_cast<uint64_t>(full.model().config().dim));
+}
+
+TEST_CASE("the CPU decodes the same ids with the certified head, one sequence and several") {
+  const ModelFile model = demo_model();
+  for (const auto& [sequences, steps] : {std::pair{1, 500}, {3, 60}}) {
+    const auto full = make_cpu_backend(model, options_of(sequences, 512, true));
+    const auto certified = make_cpu_backend(model, options_of(sequences, 512, false));
+    require_same_ids(*full, *certified, sequences, steps);
+  }
+}
+
+TEST_CASE("a run of a few tokens on the CPU does not build the copy of the head") {
+  const ModelFile model = demo_model();
+  const auto backend = make_cpu_backend(model, options_of(1, 64, false));
+  const std::vector<int32_t> prompt = prompt_of(5, model.config().vocab);
+  run_case(*backend, prompt, kDecodedTokens, 5);  // logits, too: the full head's
+  REQUIRE(backend->memory().head_copy == 0);
+  REQUIRE(backend->head_stats().steps == 0);
+}
+
+TEST_CASE("20,000 hidden states of the demo model: certified equals full") {
+  const ModelFile model = demo_model();
+  const DenseMatrix head = view(model.weights().head);
+  const size_t dim = static_cast<size_t>(head.cols);
+  const size_t vocab = static_cast<size_t>(head.rows);
+  cpu::Pool pool(2, cpu::primitives());
+  std::vector<int8_t> codes(vocab * CompressedHead::pitch_of(head.cols));
+  std::vector<CompressedRow> row_bounds(vocab);
+  cpu::compress_head(head, codes.data(), row_bounds.data(), pool);
+  const CompressedHead copy{codes.data(), row_bounds.data(), head.rows, head.cols};
+
+  // Normed states of random prompts, and each with three lots of noise.
+  constexpr int kRows = 64;
+  constexpr int kPrompts = 80;
+  const auto backend = make_cpu_backend(model, options_of(1, kRows, true));
+  const std::vector<float> ones(dim, 1.0f);
+  std::vector<int32_t> row_list(kRows);
+  std::iota(row_list.begin(), row_list.end(), 0);
+  Random random(5);
+  HeadStats stats;
+  for (int p = 0; p < kPrompts; ++p) {
+    std::vector<int32_t> ids;
+    for (int i = 0; i < kRows; ++i) ids.push_back(random.below(head.rows));
+    const Results run = run_ids(*backend, ids, 0, /*with_hidden=*/true);
+    std::vector<float> x(run.hidden.end() - static_cast<ptrdiff_t>(kRows * dim), run.hidden.end());
+    for (float noise : {0.0f, 1e-3f, 0.1f, 1.0f}) {
+      for (float& value : x) value += noise * static_cast<float>(random.uniform() - 0.5);
+      std::vector<float> normed(x.size());
+      std::vector<float> logits(kRows * vocab);
+      std::vector<int32_t> full(kRows), certified(kRows), rescored(kRows);
+      int32_t fault = 0;
+      HeadArgs args{x.data(),      row_list.data(), ones.data(), 1e-5f, head,  normed.data(),
+                    logits.data(), full.data(),     nullptr,     0,     kRows, 0,
+                    &fault};
+      cpu::head(args, pool);
+      args.argmax = certified.data();
+      cpu::greedy_head({args, copy, rescored.data()}, pool);
+      stats.add(rescored);
+      REQUIRE(fault == 0);
+      REQUIRE(full == certified);
+    }
+  }
+  REQUIRE(stats.steps >= 20'000);
+  REQUIRE(stats.rescored <= 10 * stats.steps);
+}
+
+TEST_CASE("the GPU decodes 20,000 of the same ids with the certified head", "[gpu]") {
+  const GpuList list = list_gpus();
+  if (!list.problem.empty()) {
+    skip(list.problem);
+    return;
+  }
+  const ModelFile model = demo_model();
+  for (const auto& [sequences, steps] : {std::pair{1, 2000}, {3, 500}, {8, 2000}, {11, 100}}) {
+    const auto full = make_cuda_backend(model, options_of(sequences, 2048, true));
+    const auto certified = make_cuda_backend(model, options_of(sequences, 2048, false));
+    require_same_ids(*full, *certified, sequences, steps);
+  }
+}
+
+TEST_CASE("the GPU decodes the same ids of synthetic shapes with the certified head", "[gpu]") {
+  const GpuList list = list_gpus();
+  if (!list.problem.empty()) {
+    skip(list.problem);
+    return;
+  }
+  const nlohmann::json hashes = read_hashes();
+  for (const nlohmann::json& entry : hashes["models"]) {
+    INFO("model " << entry["name"]);
+    const TempDir temp;
+    const ModelFile model = ModelFile::open(make_model(entry, temp));
+    for (int sequences : {1, 2}) {
+      const auto full = make_cuda_backend(model, options_of(sequences, 160, true));
+      const auto certified = make_cuda_backend(model, options_of(sequences, 160, false));
+      require_same_ids(*full, *certified, sequences, 100);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace edgellm

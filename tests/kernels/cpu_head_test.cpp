@@ -1,0 +1,240 @@
+// The certified head on the CPU: its bounds, and its arg-max against the full head.
+#include <catch2/catch.hpp>
+#include <memory>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa.h"
+#include "tests/kernels/head_data.h"
+
+namespace edgellm {
+namespace {
+
+using namespace edgellm::test;
+
+// The compressed copy of a head, built by the CPU.
+struct Copy {
+  std::vector<int8_t> codes;
+  std::vector<CompressedRow> row_bounds;
+  CompressedHead view;
+
+  Copy(const DenseMatrix& w, cpu::Pool& pool)
+      : codes(static_cast<size_t>(w.rows) * CompressedHead::pitch_of(w.cols), int8_t{99}),
+        row_bounds(static_cast<size_t>(w.rows)),
+        view{codes.data(), row_bounds.data(), w.rows, w.cols} {
+    cpu::compress_head(w, codes.data(), row_bounds.data(), pool);
+  }
+};
+
+struct Fixture {
+  std::vector<std::unique_ptr<cpu::Pool>> pools;
+  Fixture() {
+    for (const cpu::Primitives* isa : cpu::usable_isas()) {
+      for (int threads : {1, 3}) pools.push_back(std::make_unique<cpu::Pool>(threads, *isa));
+    }
+  }
+  cpu::Pool& fastest() { return *pools[pools.size() - 2]; }  // one thread
+};
+
+HeadArgs head_args(const DenseMatrix& w, const HiddenData& in, const std::vector<int32_t>& row_list,
+                   const std::vector<int32_t>& banned, HeadRun& run) {
+  return {in.x.data(),
+          row_list.data(),
+          in.gain.data(),
+          1e-5f,
+          w,
+          run.normed.data(),
+          run.logits.data(),
+          run.argmax.data(),
+          banned.data(),
+          static_cast<int>(banned.size()),
+          static_cast<int>(row_list.size()),
+          6,
+          &run.fault};
+}
+
+TEST_CASE("the certified head's bounds hold and it chooses what the full head chooses") {
+  Fixture f;
+  Random random(41);
+  for (DenseType type : {DenseType::kF32, DenseType::kF16, DenseType::kBF16}) {
+    for (const auto& [dim, vocab] :
+         {std::pair{1, 1}, {4, 3}, {36, 131}, {63, 257}, {576, 120}, {1283, 77}, {9001, 11}}) {
+      for (int kind = 0; kind < static_cast<int>(HeadKind::kCount); ++kind) {
+        const DenseData head = make_head(random, vocab, dim, type, static_cast<HeadKind>(kind));
+        const Copy copy(head.matrix, *f.pools.back());
+        for (int size = 0; size < kHiddenSizes; ++size) {
+          const int rows = 1 + random.below(4);
+          const HiddenData in(random, 7, dim, size);
+          std::vector<int32_t> row_list, banned;
+          for (int r = 0; r < rows; ++r) row_list.push_back(random.below(7));
+          for (int b = random.below(3); b > 0; --b) banned.push_back(random.below(vocab));
+          HeadRun expected(row_list.size(), head.matrix);
+          ref::head(head_args(head.matrix, in, row_list, banned, expected));
+          INFO("type " << static_cast<int>(type) << ", dim " << dim << ", vocab " << vocab
+                       << ", kind " << kind << ", size " << size << ", rows " << rows);
+          for (size_t r = 0; r < row_list.size(); ++r) {
+            REQUIRE(check_bounds(copy.view, expected.normed.data() + r * static_cast<size_t>(dim),
+                                 expected.logits.data() + r * static_cast<size_t>(vocab)) == "");
+          }
+          for (const auto& pool : f.pools) {
+            INFO(pool->isa().name << ", " << pool->threads() << " threads");
+            HeadRun run(row_list.size(), head.matrix);
+            Poisoned<float> upper(run.logits.size());
+            Poisoned<float> normed(run.normed.size());
+            Poisoned<int32_t> argmax(row_list.size());
+            Poisoned<int32_t> rescored(row_list.size());
+            HeadArgs args = head_args(head.matrix, in, row_list, banned, run);
+            args.logits = upper.data();
+            args.normed = normed.data();
+            args.argmax = argmax.data();
+            cpu::greedy_head({args, copy.view, rescored.data()}, *pool);
+            REQUIRE((upper.guards_intact() && normed.guards_intact() && argmax.guards_intact() &&
+                     rescored.guards_intact()));
+            REQUIRE(first_difference(expected.normed, normed.values()) == "");
+            REQUIRE(run.fault == expected.fault);
+            for (int32_t n : rescored.values()) REQUIRE((n >= 1 && n <= vocab));
+            if (expected.fault == 0) {
+              REQUIRE(first_difference(expected.argmax, argmax.values()) == "");
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("every term of the bound is needed") {
+  Fixture f;
+  cpu::Pool& pool = f.fastest();
+  Random random(45);
+  const int dim = 1024;
+  const int vocab = 200;
+  DenseData head = make_head(random, vocab, dim, DenseType::kF32, HeadKind::kPlain);
+  std::vector<float> h = random.normals(static_cast<size_t>(dim));
+  // Rows that their codes hold exactly, steps that hold h exactly.
+  const auto exact_rows = [&](float unit) {
+    for (int v = 0; v < vocab; ++v) {
+      for (int c = 0; c < dim; ++c) {
+        set(head, v, c, unit * static_cast<float>(c == 0 ? 127 : random.below(255) - 127));
+      }
+    }
+  };
+  const auto exact_steps = [&](float unit) {
+    for (float& value : h) value = unit * static_cast<float>(random.below(65535) - 32767);
+  };
+  float CompressedRow::*without = nullptr;  // the norm that the test takes away
+  SECTION("the error of the codes") { without = &CompressedRow::error; }
+  SECTION("the error of the steps") {
+    exact_rows(1.0f);
+    without = &CompressedRow::coded;
+  }
+  SECTION("the rounding of canonical_sum") {
+    exact_rows(1.0f);
+    exact_steps(1.0f);
+    without = &CompressedRow::norm;
+  }
+  SECTION("subnormal roundings") {  // seen to need HiddenBound::floor
+    exact_rows(0x1p-20f);
+    exact_steps(0x1p-140f);
+  }
+  std::vector<float> logits(static_cast<size_t>(vocab));
+  REQUIRE(pool.isa().dense_rows(head.matrix, 0, vocab, h.data(), 1, logits.data(),
+                                static_cast<size_t>(vocab)));
+  Copy copy(head.matrix, pool);
+  REQUIRE(check_bounds(copy.view, h.data(), logits.data()) == "");
+  if (without == nullptr) return;
+  for (CompressedRow& row : copy.row_bounds) row.*without = 0.0f;
+  REQUIRE(check_bounds(copy.view, h.data(), logits.data()) != "");
+}
+
+TEST_CASE("the products of the largest codes and steps are exact") {
+  Fixture f;
+  Random random(42);
+  for (int dim : {64, 4095, kMaxCompressedCols}) {
+    const size_t pitch = CompressedHead::pitch_of(dim);
+    std::vector<int8_t> codes(5 * pitch);
+    std::vector<int16_t> steps(pitch);
+    for (int random_signs : {0, 1}) {
+      for (size_t i = 0; i < 5 * pitch; ++i) {
+        codes[i] = random_signs && random.below(2) == 0 ? int8_t{-127} : int8_t{127};
+      }
+      for (int16_t& step : steps) {
+        step = random_signs && random.below(2) == 0 ? int16_t{-32767} : int16_t{32767};
+      }
+      for (const auto& pool : f.pools) {
+        float products[5];
+        pool->isa().compressed_rows({codes.data(), nullptr, 5, dim}, 0, 5, steps.data(), products);
+        for (size_t i = 0; i < 5; ++i) {
+          int64_t expected = 0;
+          for (size_t c = 0; c < pitch; ++c) expected += codes[i * pitch + c] * steps[c];
+          INFO(pool->isa().name << ", dim " << dim);
+          REQUIRE(products[i] == static_cast<float>(expected));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a logit that is not finite is found by the certified head, too") {
+  Fixture f;
+  Random random(43);
+  const int dim = 100;
+  const int vocab = 500;
+  const float infinity = std::numeric_limits<float>::infinity();
+  DenseData head = make_head(random, vocab, dim, DenseType::kBF16, HeadKind::kPlain);
+  HiddenData in(random, 1, dim, 0);
+  SECTION("minus infinity among the weights") { set(head, 321, 7, -infinity); }
+  SECTION("NaN among the weights") { set(head, 17, 99, std::nanf("")); }
+  SECTION("a row that overflows downwards") {
+    for (int c = 0; c < dim; ++c) {
+      set(head, 99, c, in.x[static_cast<size_t>(c)] > 0 ? -3e38f : 3e38f);
+    }
+    in.gain.assign(in.gain.size(), 2.0f);
+  }
+  SECTION("infinity in the hidden state") { in.x[5] = infinity; }
+  SECTION("NaN in the gain") { in.gain[99] = std::nanf(""); }
+  HeadRun expected(1, head.matrix);
+  ref::head(head_args(head.matrix, in, {0}, {}, expected));
+  REQUIRE(expected.fault == 7);
+  for (const auto& pool : f.pools) {
+    const Copy copy(head.matrix, *pool);
+    HeadRun run(1, head.matrix);
+    int32_t rescored = 0;
+    // Banning the row does not hide it.
+    const std::vector<int32_t> row_list = {0}, banned = {17, 99, 321};
+    cpu::greedy_head({head_args(head.matrix, in, row_list, banned, run), copy.view, &rescored},
+                     *pool);
+    REQUIRE(run.fault == 7);
+  }
+}
+
+TEST_CASE("20,000 random hidden states: certified equals full, few rows are rescored") {
+  Fixture f;
+  Random random(44);
+  cpu::Pool& pool = f.fastest();
+  const int rows = 100;
+  int64_t rescored_rows = 0;
+  const std::pair<int, int> shapes[] = {{64, 1000}, {100, 2048}};
+  std::vector<int32_t> row_list;
+  for (int r = 0; r < rows; ++r) row_list.push_back(r);
+  for (const auto& [dim, vocab] : shapes) {
+    const DenseData head = make_head(random, vocab, dim, DenseType::kBF16, HeadKind::kPlain);
+    const Copy copy(head.matrix, pool);
+    for (int pass = 0; pass < 100; ++pass) {
+      HiddenData in(random, 1, rows * dim, 0);
+      in.gain.resize(static_cast<size_t>(dim));
+      HeadRun full(row_list.size(), head.matrix);
+      HeadRun certified(row_list.size(), head.matrix);
+      std::vector<int32_t> rescored(row_list.size());
+      cpu::head(head_args(head.matrix, in, row_list, {}, full), pool);
+      cpu::greedy_head(
+          {head_args(head.matrix, in, row_list, {}, certified), copy.view, rescored.data()}, pool);
+      REQUIRE(first_difference(full.argmax, certified.argmax) == "");
+      for (int32_t n : rescored) rescored_rows += n;
+    }
+  }
+  REQUIRE(rescored_rows >= 20'000);
+  REQUIRE(rescored_rows <= 20'000 * 20);
+}
+
+}  // namespace
+}  // namespace edgellm
