@@ -1,11 +1,12 @@
 // FlashDecoding with a fixed order (kernels/ops.h): chunks of 64 positions in parallel, merged in
 // ascending order.
 //
-// Few rows: a block takes every n-th chunk of a kv head for one row, writes the chunks' states, and
-// the block that finishes last merges them. Many rows: a block takes all chunks of a (row, kv head)
-// and merges as it goes. The arithmetic is the same.
+// A block takes every n-th chunk of a kv head for one row, writes the chunks' states, and the block
+// that finishes last merges them. Passes of many rows have a kernel of their own
+// (attention_prefill.cu); the arithmetic is the same.
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/attention_prefill.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -355,75 +356,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class Element, int kDims>
-__global__ void __launch_bounds__(kThreads)
-    prefill_kernel(AttentionArgs args, int group, float scale) {
-  // Pairs of dimensions that one thread carries along.
-  constexpr int kPerThread = kMaxHeads * kDims / 2 / kThreads;
-  extern __shared__ uint4 staged_memory[];
-  Element* staged = reinterpret_cast<Element*>(staged_memory);
-  __shared__ Shared shared;
-  const int t = static_cast<int>(threadIdx.x);
-  const int head_dim = args.kv.head_dim;
-  const int row = static_cast<int>(blockIdx.x);
-  const int kv_head = static_cast<int>(blockIdx.y);
-  let_next_start();
-  wait_for_previous();
-  const int chunks = args.places.position[row] / kAttentionChunk + 1;
-  for (int first = 0; first < group; first += kMaxHeads) {
-    const Item item{row, kv_head, kv_head * group + first, min(kMaxHeads, group - first)};
-    float max[kPerThread];
-    float sum[kPerThread];
-    float o0[kPerThread];
-    float o1[kPerThread];
-    for (int c = 0; c < chunks; ++c) {
-      const Tile<Element> tile(args, row, kv_head, c);
-      score_chunk<Element, kDims>(args, tile, item, c == 0, scale, shared, staged);
-#pragma unroll
-      for (int n = 0; n < kPerThread; ++n) {
-        const int i = 2 * (t + n * kThreads);
-        if (i >= item.heads * head_dim) break;
-        const int h = i / head_dim;
-        const ChunkSums sums(shared.p[h], staged, head_dim, tile.count, i % head_dim);
-        if (c == 0) {
-          max[n] = shared.max[h];
-          sum[n] = sums.sum;
-          o0[n] = sums.o0;
-          o1[n] = sums.o1;
-          continue;
-        }
-        const float new_max = fmaxf(max[n], shared.max[h]);
-        const float a = canonical_exp(max[n] - new_max);
-        const float b = canonical_exp(shared.max[h] - new_max);
-        max[n] = new_max;
-        sum[n] = fmaf(sum[n], a, sums.sum * b);
-        o0[n] = fmaf(o0[n], a, sums.o0 * b);
-        o1[n] = fmaf(o1[n], a, sums.o1 * b);
-      }
-      __syncthreads();
-    }
-#pragma unroll
-    for (int n = 0; n < kPerThread; ++n) {
-      const int i = 2 * (t + n * kThreads);
-      if (i >= item.heads * head_dim) break;
-      float* out = out_of(args, row, item.first_head + i / head_dim) + i % head_dim;
-      out[0] = o0[n] / sum[n];
-      out[1] = o1[n] / sum[n];
-    }
-  }
-}
-
-template <class Element, int kDims>
 void launch_attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
   const int group = args.heads / args.kv.kv_heads;
   const float scale = attention_scale(args.kv.head_dim);
   const size_t staged_bytes =
       static_cast<size_t>(kAttentionChunk * args.kv.head_dim) * sizeof(Element);
-  if (args.rows > kMaxInlineRows) {
-    launch(prefill_kernel<Element, kDims>,
-           dim3(static_cast<unsigned>(args.rows), static_cast<unsigned>(args.kv.kv_heads)),
-           dim3(kThreads), staged_bytes, stream, args, group, scale);
-    return;
-  }
   // About two blocks for each SM of a large GPU; each takes every n-th chunk, so that the grid does
   // not depend on the position. Blocks without a chunk end at once.
   const int splits = max(1, min(workspace.max_chunks, 256 / (args.rows * args.kv.kv_heads)));
@@ -448,7 +385,9 @@ void attention_of(const AttentionArgs& args, const Workspace& workspace, cudaStr
 }  // namespace
 
 void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (args.kv.type == KvType::kF16) {
+  if (args.rows > kMaxInlineRows) {
+    attention_prefill(args, stream);
+  } else if (args.kv.type == KvType::kF16) {
     attention_of<uint16_t>(args, workspace, stream);
   } else {
     attention_of<float>(args, workspace, stream);

@@ -1,108 +1,14 @@
 // The CUDA backend against ref, bit for bit: every op, odd sizes, rows alone and together.
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
-#include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/gpu_list.h"
+#include "tests/kernels/gpu_data.h"
 #include "tests/kernels/op_data.h"
-#include "tests/support/skip.h"
 
 namespace edgellm {
 namespace {
 
 using namespace edgellm::test;
-using cuda::cuda_check;
-
-bool no_gpu() {
-  const GpuList list = list_gpus();
-  if (!list.problem.empty()) skip(list.problem);
-  return !list.problem.empty();
-}
-
-// A device copy of an array, between guards of poison on both sides.
-template <class T>
-class OnDevice {
- public:
-  explicit OnDevice(std::span<const T> values) : n_(values.size()) {
-    allocate();
-    cuda_check(cudaMemcpy(data(), values.data(), n_ * sizeof(T), cudaMemcpyHostToDevice), "copy");
-  }
-  explicit OnDevice(const std::vector<T>& values) : OnDevice(std::span<const T>(values)) {}
-  // Nothing but poison.
-  explicit OnDevice(size_t n) : n_(n) { allocate(); }
-  ~OnDevice() { cudaFree(base_); }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
-  T* data() const { return reinterpret_cast<T*>(base_ + kGuard); }
-  std::vector<T> read() const {
-    std::vector<uint8_t> all(2 * kGuard + n_ * sizeof(T));
-    cuda_check(cudaMemcpy(all.data(), base_, all.size(), cudaMemcpyDeviceToHost), "copy");
-    for (size_t i = 0; i < kGuard; ++i) {
-      require(all[i] == 0xfe && all[all.size() - 1 - i] == 0xfe, "an op wrote beyond its output");
-    }
-    std::vector<T> values(n_);
-    std::memcpy(values.data(), all.data() + kGuard, n_ * sizeof(T));
-    return values;
-  }
-
- private:
-  static constexpr size_t kGuard = 256;
-  void allocate() {
-    const size_t bytes = 2 * kGuard + n_ * sizeof(T);
-    cuda_check(cudaMalloc(reinterpret_cast<void**>(&base_), bytes), "allocate");
-    cuda_check(cudaMemset(base_, 0xfe, bytes), "poison");
-  }
-  size_t n_;
-  uint8_t* base_ = nullptr;
-};
-
-struct TernaryOnDevice {
-  OnDevice<uint8_t> codes;
-  OnDevice<float> scale;
-  TernaryMatrix matrix;
-
-  explicit TernaryOnDevice(const TernaryMatrix& host)
-      : codes(at_pitch(host)),
-        scale(std::span(host.scale, static_cast<size_t>(host.n_scales))),
-        matrix{codes.data(), scale.data(), host.n_scales, host.rows, host.cols} {}
-
- private:
-  static std::vector<uint8_t> at_pitch(const TernaryMatrix& host) {
-    const size_t pitch = cuda::ternary_pitch(host.cols);
-    const size_t row_bytes = (static_cast<size_t>(host.cols) + 3) / 4;
-    std::vector<uint8_t> rows(pitch * static_cast<size_t>(host.rows), 0);
-    for (size_t r = 0; r < static_cast<size_t>(host.rows); ++r) {
-      std::memcpy(&rows[r * pitch], host.codes + r * row_bytes, row_bytes);
-    }
-    return rows;
-  }
-};
-
-// A workspace for up to `rows` rows, `width` columns, `heads` heads and `chunks` attention chunks.
-struct WorkspaceOnDevice {
-  OnDevice<int8_t> codes;
-  OnDevice<float> s, r, attention;
-  OnDevice<int32_t> sum, attention_done, head_done;
-  OnDevice<unsigned long long> best;
-  cuda::Workspace workspace;
-
-  WorkspaceOnDevice(size_t rows, int width, size_t heads, int chunks, size_t head_dim)
-      : codes(rows * cuda::quantised_row_bytes(width)),
-        s(rows),
-        r(rows),
-        attention(cuda::kMaxInlineRows * heads * static_cast<size_t>(chunks) * (head_dim + 2)),
-        sum(rows),
-        attention_done(std::vector<int32_t>(cuda::kMaxInlineRows * heads, 0)),
-        head_done(std::vector<int32_t>(1, 0)),
-        best(std::vector<unsigned long long>(rows, 0)) {
-    workspace = {codes.data(),          s.data(),    r.data(),         sum.data(), attention.data(),
-                 attention_done.data(), best.data(), head_done.data(), chunks};
-  }
-};
-
-void finish() { cuda_check(cudaDeviceSynchronize(), "an op"); }
 
 constexpr int kBatches[] = {1, 2, 3, 5, 8, 9, 65};
 
