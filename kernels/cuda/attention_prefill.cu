@@ -19,18 +19,17 @@
 namespace edgellm::cuda {
 namespace {
 
-constexpr int kBlockWarps = 4;
-constexpr int kBlockThreads = 32 * kBlockWarps;
-
 // For heads of up to kDims dimensions: kQueries a warp, kStaged positions in shared memory at a
 // time. The accumulators of a lane, the registers of an SM and the smallest shared memory (64 KiB,
 // compute capability 7.5) allow no more.
-template <int kDims_, int kQueries_, int kStaged_>
+template <int kDims_, int kQueries_, int kStaged_, int kWarps_, int kBlocksPerSm_>
 struct Shape {
   static constexpr int kDims = kDims_;
   static constexpr int kQueries = kQueries_;
   static constexpr int kStaged = kStaged_;
-  static constexpr int kBlockQueries = kBlockWarps * kQueries;
+  static constexpr int kThreads = 32 * kWarps_;
+  static constexpr int kBlocksPerSm = kBlocksPerSm_;
+  static constexpr int kBlockQueries = kWarps_ * kQueries;
 
   // Scores: positions lane, lane + 32 of what is staged.
   static constexpr int kPositions = kStaged / 32;
@@ -64,14 +63,21 @@ __device__ constexpr int stored_place(int d) {
 __device__ inline float widened(float value) { return value; }
 __device__ inline float widened(uint16_t value) { return __half2float(__ushort_as_half(value)); }
 
-// Four neighbouring elements, 4-element aligned.
-__device__ inline float4 load_four(const float* from) {
-  return *reinterpret_cast<const float4*>(from);
-}
-__device__ inline float4 load_four(const uint16_t* from) {
-  const uint2 packed = *reinterpret_cast<const uint2*>(from);
-  const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&packed.x));
-  const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&packed.y));
+// Four neighbouring elements in one load.
+template <class Element>
+struct FourOf;
+template <>
+struct FourOf<float> {
+  using Type = float4;
+};
+template <>
+struct FourOf<uint16_t> {
+  using Type = uint2;
+};
+__device__ inline float4 widened(float4 four) { return four; }
+__device__ inline float4 widened(uint2 four) {
+  const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&four.x));
+  const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&four.y));
   return make_float4(low.x, low.y, high.x, high.y);
 }
 
@@ -79,69 +85,110 @@ __device__ inline float& component(float4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// Keys of positions first .. first + kStaged - 1 of a chunk's tile, `count` of the chunk in use.
+// Keys or values on their way into shared memory, kStaged positions at a time: fetch() starts the
+// loads, store() writes what they brought. A warp does other work in between. `first` is the first
+// position in the chunk, `count` how many of the chunk are in use; `tile` is the chunk's.
+//
+// Only heads of exactly kDims dimensions travel in registers; others are loaded by store().
 template <class S, class Element>
-__device__ void stage_keys(const Element* tile, int first, int count, int head_dim, float* staged) {
-  constexpr int kLaneDims = S::kDims / kKeyLanes;
-  const int t = static_cast<int>(threadIdx.x);
-  if (head_dim == S::kDims) {
-    // The tile keeps dimensions lane, lane + 8, ... together (key_index); their stored places are
-    // together too. Eight neighbouring threads take eight positions.
-    for (int i = t; i < S::kStaged * kKeyLanes; i += kBlockThreads) {
-      const int position = i % 8 + i / (8 * kKeyLanes) * 8;
-      const int lane = i / 8 % kKeyLanes;
-      if (first + position >= count) continue;
-      const Element* from = tile + (first + position) * S::kDims + lane * kLaneDims;
+struct Keys {
+  // The tile keeps dimensions lane, lane + 8, ... together (key_index), and so does the stored
+  // order. Eight neighbouring threads take eight positions.
+  static constexpr int kLaneDims = S::kDims / kKeyLanes;
+  static constexpr int kItems = S::kStaged * kKeyLanes / S::kThreads;
+  using Four = typename FourOf<Element>::Type;
+  Four fours[kItems][kLaneDims / 4];
+
+  __device__ static int position_of(int item) {
+    const int i = static_cast<int>(threadIdx.x) + item * S::kThreads;
+    return i % 8 + i / (8 * kKeyLanes) * 8;
+  }
+  __device__ static int lane_of() { return static_cast<int>(threadIdx.x) / 8 % kKeyLanes; }
+
+  __device__ void fetch(const Element* tile, int first, int count, int head_dim) {
+    if (head_dim != S::kDims) return;
+#pragma unroll
+    for (int n = 0; n < kItems; ++n) {
+      const int position = first + position_of(n);
+      if (position >= count) continue;
+      const Four* from =
+          reinterpret_cast<const Four*>(tile + position * S::kDims + lane_of() * kLaneDims);
+#pragma unroll
+      for (int m = 0; m < kLaneDims / 4; ++m) fours[n][m] = from[m];
+    }
+  }
+
+  __device__ void store(const Element* tile, int first, int count, int head_dim,
+                        float* staged) const {
+    if (head_dim != S::kDims) {
+      for (int i = static_cast<int>(threadIdx.x); i < S::kStaged * S::kDims; i += S::kThreads) {
+        const int position = i / S::kDims;
+        const int d = i % S::kDims;
+        if (first + position >= count) break;
+        staged[position * S::kKeyStride + stored_place<S::kDims>(d)] =
+            d < head_dim ? widened(tile[key_index(first + position, d, head_dim)]) : 0.0f;
+      }
+      return;
+    }
+    constexpr int kBits = kLaneDims == 8 ? 3 : kLaneDims == 16 ? 4 : 5;
+#pragma unroll
+    for (int n = 0; n < kItems; ++n) {
       float values[kLaneDims];
 #pragma unroll
       for (int m = 0; m < kLaneDims; m += 4) {
-        const float4 four = load_four(from + m);
+        const float4 four = widened(fours[n][m / 4]);
         values[m] = four.x;
         values[m + 1] = four.y;
         values[m + 2] = four.z;
         values[m + 3] = four.w;
       }
-      float4* to = reinterpret_cast<float4*>(staged + position * S::kKeyStride +
-                                             reverse_bits<3>(lane) * kLaneDims);
-      constexpr int kBits = kLaneDims == 8 ? 3 : kLaneDims == 16 ? 4 : 5;
+      float4* to = reinterpret_cast<float4*>(staged + position_of(n) * S::kKeyStride +
+                                             reverse_bits<3>(lane_of()) * kLaneDims);
 #pragma unroll
-      for (int n = 0; n < kLaneDims; n += 4) {
-        to[n / 4] =
-            make_float4(values[reverse_bits<kBits>(n)], values[reverse_bits<kBits>(n + 1)],
-                        values[reverse_bits<kBits>(n + 2)], values[reverse_bits<kBits>(n + 3)]);
+      for (int i = 0; i < kLaneDims; i += 4) {
+        to[i / 4] =
+            make_float4(values[reverse_bits<kBits>(i)], values[reverse_bits<kBits>(i + 1)],
+                        values[reverse_bits<kBits>(i + 2)], values[reverse_bits<kBits>(i + 3)]);
       }
     }
-    return;
   }
-  for (int i = t; i < S::kStaged * S::kDims; i += kBlockThreads) {
-    const int position = i / S::kDims;
-    const int d = i % S::kDims;
-    if (first + position >= count) continue;
-    staged[position * S::kKeyStride + stored_place<S::kDims>(d)] =
-        d < head_dim ? widened(tile[key_index(first + position, d, head_dim)]) : 0.0f;
-  }
-}
+};
 
-// Values likewise, as [position][kDims].
+// Stored as [position][kDims].
 template <class S, class Element>
-__device__ void stage_values(const Element* tile, int first, int count, int head_dim,
-                             float* staged) {
-  const int t = static_cast<int>(threadIdx.x);
-  if (head_dim == S::kDims) {
-#pragma unroll 8
-    for (int i = t; i < S::kStaged * S::kDims / 4; i += kBlockThreads) {
-      if (first + i / (S::kDims / 4) >= count) break;
-      reinterpret_cast<float4*>(staged)[i] = load_four(tile + first * S::kDims + 4 * i);
+struct Values {
+  static constexpr int kItems = S::kStaged * S::kDims / 4 / S::kThreads;
+  using Four = typename FourOf<Element>::Type;
+  Four fours[kItems];
+
+  __device__ void fetch(const Element* tile, int first, int count, int head_dim) {
+    if (head_dim != S::kDims) return;
+#pragma unroll
+    for (int n = 0; n < kItems; ++n) {
+      const int i = static_cast<int>(threadIdx.x) + n * S::kThreads;
+      if (first + i / (S::kDims / 4) >= count) continue;
+      fours[n] = reinterpret_cast<const Four*>(tile + first * S::kDims)[i];
     }
-    return;
   }
-  for (int i = t; i < S::kStaged * S::kDims; i += kBlockThreads) {
-    const int position = i / S::kDims;
-    const int d = i % S::kDims;
-    if (first + position >= count) break;
-    staged[i] = d < head_dim ? widened(tile[value_index(first + position, d, head_dim)]) : 0.0f;
+
+  __device__ void store(const Element* tile, int first, int count, int head_dim,
+                        float* staged) const {
+    if (head_dim != S::kDims) {
+      for (int i = static_cast<int>(threadIdx.x); i < S::kStaged * S::kDims; i += S::kThreads) {
+        const int position = i / S::kDims;
+        const int d = i % S::kDims;
+        if (first + position >= count) break;
+        staged[i] = d < head_dim ? widened(tile[value_index(first + position, d, head_dim)]) : 0.0f;
+      }
+      return;
+    }
+#pragma unroll
+    for (int n = 0; n < kItems; ++n) {
+      reinterpret_cast<float4*>(staged)[static_cast<int>(threadIdx.x) + n * S::kThreads] =
+          widened(fours[n]);
+    }
   }
-}
+};
 
 // out[q][p] = the tree over kSize stored products of query q and the key of position lane + 32 p.
 template <class S, int kSize>
@@ -233,7 +280,7 @@ __device__ void load_queries(const AttentionArgs& args, const Place& place, int 
                              float* queries) {
   const int head_dim = args.kv.head_dim;
   const int count = place.rows * place.heads;
-  for (int i = static_cast<int>(threadIdx.x); i < S::kBlockQueries * S::kDims; i += kBlockThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < S::kBlockQueries * S::kDims; i += S::kThreads) {
     const int query = i / S::kDims;
     const int d = i % S::kDims;
     float value = 0.0f;
@@ -282,22 +329,36 @@ __device__ void attend(const AttentionArgs& args, const Place& place, float scal
   float running_max = 0.0f;
   float running_sum = 0.0f;
   float4 running[S::kOwn][S::kFours];
+  constexpr int kParts = kAttentionChunk / S::kStaged;
+  const Element* key_pool = static_cast<const Element*>(args.kv.k);
+  const Element* value_pool = static_cast<const Element*>(args.kv.v);
+  size_t next_tile = args.kv.tile_offset(sequence, 0, place.kv_head);
+  Keys<S, Element> keys;
+  Values<S, Element> values;
+  keys.fetch(key_pool + next_tile, 0, last_position + 1, head_dim);
   for (int c = 0; c * kAttentionChunk <= last_position; ++c) {
-    const size_t at = args.kv.tile_offset(sequence, c * kAttentionChunk, place.kv_head);
-    const Element* keys = static_cast<const Element*>(args.kv.k) + at;
-    const Element* values = static_cast<const Element*>(args.kv.v) + at;
+    const size_t tile = next_tile;
     const int begin = c * kAttentionChunk;
     const int staged_count = min(kAttentionChunk, last_position + 1 - begin);
+    const int next_count = min(kAttentionChunk, last_position + 1 - begin - kAttentionChunk);
+    if (next_count > 0) {
+      next_tile = args.kv.tile_offset(sequence, begin + kAttentionChunk, place.kv_head);
+    }
     const int count = min(kAttentionChunk, length - begin);  // of the lane's query
     const int count_all = min(kAttentionChunk, shortest - begin);
     const int count_any = min(kAttentionChunk, longest - begin);
 
     // Scores, of which each lane keeps those of its positions.
-    float score[kAttentionChunk / S::kStaged][S::kQueries][S::kPositions];
+    float score[kParts][S::kQueries][S::kPositions];
 #pragma unroll
-    for (int part = 0; part < kAttentionChunk / S::kStaged; ++part) {
+    for (int part = 0; part < kParts; ++part) {
       __syncthreads();  // everyone is done with what was staged before
-      stage_keys<S>(keys, part * S::kStaged, staged_count, head_dim, staged);
+      keys.store(key_pool + tile, part * S::kStaged, staged_count, head_dim, staged);
+      if (part + 1 < kParts) {
+        keys.fetch(key_pool + tile, (part + 1) * S::kStaged, staged_count, head_dim);
+      } else {
+        values.fetch(value_pool + tile, 0, staged_count, head_dim);
+      }
       __syncthreads();
       if (count_any > part * S::kStaged) {
         dot_products<S>(queries, staged + lane * S::kKeyStride, score[part]);
@@ -342,9 +403,14 @@ __device__ void attend(const AttentionArgs& args, const Place& place, float scal
     const float* own_weights = weights + own_query * S::kWeightStride;
     const float* lane_weights = weights + lane % S::kQueries * S::kWeightStride;
 #pragma unroll 1
-    for (int part = 0; part < kAttentionChunk / S::kStaged; ++part) {
+    for (int part = 0; part < kParts; ++part) {
       __syncthreads();  // the weights are there, and everyone is done with what was staged before
-      stage_values<S>(values, part * S::kStaged, staged_count, head_dim, staged);
+      values.store(value_pool + tile, part * S::kStaged, staged_count, head_dim, staged);
+      if (part + 1 < kParts) {
+        values.fetch(value_pool + tile, (part + 1) * S::kStaged, staged_count, head_dim);
+      } else {
+        keys.fetch(key_pool + next_tile, 0, next_count, head_dim);
+      }
       __syncthreads();
       const int end = (part + 1) * S::kStaged;
       const float* v = staged + own_d;
@@ -447,7 +513,7 @@ __device__ void attend(const AttentionArgs& args, const Place& place, float scal
 }
 
 template <class S, class Element>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
     prefill_kernel(AttentionArgs args, int tile_rows, int tile_heads, float scale) {
   extern __shared__ float4 shared_memory[];
   float* staged = reinterpret_cast<float*>(shared_memory);
@@ -489,18 +555,18 @@ void launch_prefill(const AttentionArgs& args, cudaStream_t stream) {
   launch(prefill_kernel<S, Element>,
          dim3(static_cast<unsigned>(args.kv.kv_heads * head_tiles),
               static_cast<unsigned>((args.rows + tile_rows - 1) / tile_rows)),
-         dim3(kBlockThreads), S::kSharedBytes, stream, args, tile_rows, tile_heads,
+         dim3(S::kThreads), S::kSharedBytes, stream, args, tile_rows, tile_heads,
          attention_scale(args.kv.head_dim));
 }
 
 template <class Element>
 void prefill_of(const AttentionArgs& args, cudaStream_t stream) {
   if (args.kv.head_dim <= 64) {
-    launch_prefill<Shape<64, 8, 64>, Element>(args, stream);
+    launch_prefill<Shape<64, 4, 64, 8, 2>, Element>(args, stream);
   } else if (args.kv.head_dim <= 128) {
-    launch_prefill<Shape<128, 8, 64>, Element>(args, stream);
+    launch_prefill<Shape<128, 4, 64, 8, 2>, Element>(args, stream);
   } else {
-    launch_prefill<Shape<256, 4, 32>, Element>(args, stream);
+    launch_prefill<Shape<256, 4, 32, 4, 2>, Element>(args, stream);
   }
 }
 

@@ -252,8 +252,10 @@ struct Tiling {
   // The tile of sums, [K warp][token][row]; the padding spreads a warp's writes over all banks.
   static constexpr int kSumStride = kRows + 4;
   static constexpr int kSumBytes = kWarpsK * kTokens * kSumStride * 4;
-  static constexpr int kSharedBytes =
-      kStages * kStageBytes > kSumBytes ? kStages* kStageBytes : kSumBytes;
+  static constexpr int kStagesBytes = kStages * kStageBytes;
+  static constexpr int kTileBytes = kStagesBytes > kSumBytes ? kStagesBytes : kSumBytes;
+  // Then the scales of the tokens.
+  static constexpr int kSharedBytes = kTileBytes + kTokens * static_cast<int>(sizeof(RowScale));
 
   static_assert(kRowTiles % 2 == 0, "a warp holds both rows of a pair");
   static_assert(kThreads % kSteps == 0 && kSteps % kWarpsK == 0);
@@ -382,10 +384,10 @@ struct WarpTile {
 
 // Scales the sums of a tile and lets the op finish them.
 template <class T, class Op>
-__device__ void finish_tile(const Op& op, const int* tile, const RowsOut& rows, int first_pair,
+__device__ void finish_tile(const Op& op, const int* tile, const RowScale* scales, int first_pair,
                             int first_token, int tokens) {
-  // Results whose inputs a thread fetches together.
-  constexpr int kBatch = 4;
+  // Results whose inputs a thread fetches together: the loop waits for memory once a batch.
+  constexpr int kBatch = 8;
   constexpr int kTokenStep = T::kThreads / T::kPairs;
   const int t = static_cast<int>(threadIdx.x);
   const int pair = first_pair + t % T::kPairs;
@@ -393,18 +395,12 @@ __device__ void finish_tile(const Op& op, const int* tile, const RowsOut& rows, 
   const PairRows pair_rows = op.rows(pair);
   const int row = t % T::kPairs / 16 * 32 + t % 16;
   const int end = min(T::kTokens, tokens - first_token);
+#pragma unroll 1
   for (int begin = t / T::kPairs; begin < end; begin += kBatch * kTokenStep) {
     typename Op::Place place[kBatch];
-    float s[kBatch];
-    float r[kBatch];
-    int sum[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int token = first_token + min(begin + i * kTokenStep, end - 1);
-      place[i] = op.place(token, pair);
-      s[i] = rows.s[token];
-      r[i] = rows.r[token];
-      sum[i] = rows.sum[token];
+      place[i] = op.place(first_token + min(begin + i * kTokenStep, end - 1), pair);
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) op.fetch(place[i]);
@@ -412,16 +408,17 @@ __device__ void finish_tile(const Op& op, const int* tile, const RowsOut& rows, 
     for (int i = 0; i < kBatch; ++i) {
       const int token = begin + i * kTokenStep;
       if (token >= end) break;
-      int a = -sum[i];
-      int b = -sum[i];
+      const RowScale scale = scales[token];
+      int a = -scale.sum;
+      int b = -scale.sum;
 #pragma unroll
       for (int k = 0; k < T::kWarpsK; ++k) {
         const int* sums = tile + (k * T::kTokens + token) * T::kSumStride + row;
         a += sums[0];
         b += sums[16];
       }
-      op.finish(place[i], static_cast<float>(a) * ((pair_rows.scale[0] / s[i]) * r[i]),
-                static_cast<float>(b) * ((pair_rows.scale[1] / s[i]) * r[i]));
+      op.finish(place[i], static_cast<float>(a) * ((pair_rows.scale[0] / scale.s) * scale.r),
+                static_cast<float>(b) * ((pair_rows.scale[1] / scale.s) * scale.r));
     }
   }
 }
@@ -445,6 +442,11 @@ __global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut row
   for (int s = 0; s < T::kStages - 1; ++s) {
     copies.fetch_codes(shared + s * T::kStageBytes, rows, first_token, tokens, s * T::kSteps);
     commit_copies();
+  }
+  RowScale* scales = reinterpret_cast<RowScale*>(shared + T::kTileBytes);
+  for (int i = static_cast<int>(threadIdx.x); i < T::kTokens; i += T::kThreads) {
+    const int token = min(first_token + i, tokens - 1);
+    scales[i] = {rows.sum[token], rows.s[token], rows.r[token]};
   }
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -483,7 +485,7 @@ __global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut row
   int* sums = reinterpret_cast<int*>(shared);
   tile.write(sums + (warp_k * T::kTokens + warp_token) * T::kSumStride + warp_row);
   __syncthreads();
-  finish_tile<T>(op, sums, rows, first_pair, first_token, tokens);
+  finish_tile<T>(op, sums, scales, first_pair, first_token, tokens);
 }
 
 // Few tokens: the weights stream once, and the warps of a block share them along K.
