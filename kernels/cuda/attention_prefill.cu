@@ -512,9 +512,18 @@ __device__ void attend(const AttentionArgs& args, const Place& place, float scal
   }
 }
 
+// The item of a block, items being sorted by falling length. Blocks go to the SMs in turn: every
+// second round of them is reversed, so that an SM that has got a long item next gets a short one.
+__device__ inline int balanced_item(int block, int blocks, int sms) {
+  const int round = block / sms;
+  if (round % 2 == 0) return block;
+  const int first = round * sms;
+  return first + min(first + sms, blocks) - 1 - block;
+}
+
 template <class S, class Element>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
-    prefill_kernel(AttentionArgs args, int tile_rows, int tile_heads, float scale) {
+    prefill_kernel(AttentionArgs args, int tile_rows, int tile_heads, int sms, float scale) {
   extern __shared__ float4 shared_memory[];
   float* staged = reinterpret_cast<float*>(shared_memory);
   float* queries = staged + S::kStageFloats;
@@ -522,12 +531,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
   let_next_start();
   wait_for_previous();
   const int group = args.heads / args.kv.kv_heads;
+  const int head_tiles = (group + tile_heads - 1) / tile_heads * args.kv.kv_heads;
+  const int item = balanced_item(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), sms);
   Place place;
-  place.kv_head = static_cast<int>(blockIdx.x) % args.kv.kv_heads;
-  place.first_head = static_cast<int>(blockIdx.x) / args.kv.kv_heads * tile_heads;
+  place.kv_head = item % args.kv.kv_heads;
+  place.first_head = item % head_tiles / args.kv.kv_heads * tile_heads;
   place.heads = min(tile_heads, group - place.first_head);
-  // The last rows of a prompt have the longest contexts: they start first.
-  const int tile = static_cast<int>(gridDim.y - 1 - blockIdx.y);
+  // The last rows of a prompt have the longest contexts: they come first.
+  const int tile = (args.rows + tile_rows - 1) / tile_rows - 1 - item / head_tiles;
   const int end = min((tile + 1) * tile_rows, args.rows);
   // Rows that share keys and values: neighbours of one sequence.
   for (int row = tile * tile_rows; row < end; row += place.rows) {
@@ -543,19 +554,31 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
   }
 }
 
+int sm_count() {
+  static const int count = [] {
+    int device = 0;
+    int sms = 0;
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
+               "cudaDeviceGetAttribute");
+    return sms;
+  }();
+  return count;
+}
+
 template <class S, class Element>
 void launch_prefill(const AttentionArgs& args, cudaStream_t stream) {
   const int group = args.heads / args.kv.kv_heads;
   const int tile_heads = min(group, S::kBlockQueries);
-  const int head_tiles = (group + tile_heads - 1) / tile_heads;
+  const int head_tiles = (group + tile_heads - 1) / tile_heads;  // of a kv head
   // As many rows as fill the warps, but fewer where that leaves less than about two blocks for each
   // SM of a large GPU.
   const int most = S::kBlockQueries / tile_heads;
   const int tile_rows = max(1, min(most, args.rows * args.kv.kv_heads * head_tiles / 256));
+  const int tiles = (args.rows + tile_rows - 1) / tile_rows;
   launch(prefill_kernel<S, Element>,
-         dim3(static_cast<unsigned>(args.kv.kv_heads * head_tiles),
-              static_cast<unsigned>((args.rows + tile_rows - 1) / tile_rows)),
-         dim3(S::kThreads), S::kSharedBytes, stream, args, tile_rows, tile_heads,
+         dim3(static_cast<unsigned>(args.kv.kv_heads * head_tiles * tiles)), dim3(S::kThreads),
+         S::kSharedBytes, stream, args, tile_rows, tile_heads, sm_count(),
          attention_scale(args.kv.head_dim));
 }
 

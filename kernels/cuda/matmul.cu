@@ -61,10 +61,10 @@ __device__ inline int code_of(float z, float s) {
   return static_cast<int>(float_to_bits(z * s + 12582912.0f)) - 0x4b400000;
 }
 
-// One row by kRowThreads threads.
-template <bool kAligned, bool kNorm>
+// One row by kRowThreads threads. A thread keeps its first kKept loads: rows of up to 256 kKept
+// columns are read once, and all at once.
+template <bool kAligned, bool kNorm, int kKept>
 __device__ void quantise(const RowsIn& in, const RowsOut& out, int row) {
-  constexpr int kKept = 12;  // loads a thread keeps: rows of up to 3072 columns are read once
   __shared__ float partial[kPartials];
   __shared__ uint32_t warp_max[kRowThreads / 32];
   __shared__ int warp_sum[kRowThreads / 32];
@@ -154,20 +154,25 @@ __device__ void quantise(const RowsIn& in, const RowsOut& out, int row) {
   }
 }
 
-template <bool kAligned, bool kNorm>
+template <bool kAligned, bool kNorm, int kKept>
 __global__ void __launch_bounds__(kRowThreads) quantise_kernel(RowsIn in, RowsOut out) {
   let_next_start();
   wait_for_previous();
-  quantise<kAligned, kNorm>(in, out, static_cast<int>(blockIdx.x));
+  quantise<kAligned, kNorm, kKept>(in, out, static_cast<int>(blockIdx.x));
 }
 
 void quantise_rows(const RowsIn& in, const RowsOut& out, int rows, cudaStream_t stream) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  const bool vectors = in.cols % 4 == 0 && aligned(in.x) && aligned(in.gain);
-  const auto kernel =
-      in.gain != nullptr ? (vectors ? quantise_kernel<true, true> : quantise_kernel<false, true>)
-                         : (vectors ? quantise_kernel<true, false> : quantise_kernel<false, false>);
-  launch(kernel, dim3(static_cast<unsigned>(rows)), dim3(kRowThreads), 0, stream, in, out);
+  const auto choose = [&](auto kept) {
+    constexpr int kKept = decltype(kept)::value;
+    const bool norm = in.gain != nullptr;
+    if (in.cols % 4 == 0 && aligned(in.x) && aligned(in.gain)) {
+      return norm ? quantise_kernel<true, true, kKept> : quantise_kernel<true, false, kKept>;
+    }
+    return norm ? quantise_kernel<false, true, kKept> : quantise_kernel<false, false, kKept>;
+  };
+  launch(in.cols <= 12 * kPartials ? choose(Constant<12>()) : choose(Constant<28>()),
+         dim3(static_cast<unsigned>(rows)), dim3(kRowThreads), 0, stream, in, out);
 }
 
 // ---- Asynchronous copies and tensor cores ---------------------------------------------------
@@ -258,7 +263,7 @@ struct Tiling {
   static constexpr int kSharedBytes = kTileBytes + kTokens * static_cast<int>(sizeof(RowScale));
 
   static_assert(kRowTiles % 2 == 0, "a warp holds both rows of a pair");
-  static_assert(kThreads % kSteps == 0 && kSteps % kWarpsK == 0);
+  static_assert(kThreads % (4 * kSteps) == 0 && kSteps % kWarpsK == 0);
   static_assert(kThreads % kPairs == 0, "a thread finishes results of one pair");
 };
 
@@ -270,61 +275,66 @@ struct TileRow {
   __device__ explicit TileRow(int row) : pair(row / 32 * 16 + row % 16), which(row / 16 % 2) {}
 };
 
-// This thread's share of the copies into a stage.
+// This thread's share of the copies into a stage: the same rows and tokens for every stage, one K
+// step of each. Rows and tokens that do not exist repeat others; nobody reads their results.
 template <class T>
 struct Copies {
   static constexpr int kWeightCopies = (T::kRows * T::kSteps + T::kThreads - 1) / T::kThreads;
   static constexpr int kCodeCopies = (T::kTokens * T::kSteps * 4 + T::kThreads - 1) / T::kThreads;
 
-  const uint4* weights[kWeightCopies];  // column 0 of the row; null where there is none
-  int steps;                            // of 64 columns, of the whole product
+  const uint4* weights[kWeightCopies];  // at stage 0
+  const uint4* codes[kCodeCopies];
+  int steps;  // of 64 columns, of the whole product
 
   template <class Op>
-  __device__ Copies(const Op& op, int first_pair) : steps(op.row_words / 4) {
+  __device__ Copies(const Op& op, const RowsOut& rows, int first_pair, int first_token, int tokens)
+      : steps(op.row_words / 4) {
+    const int t = static_cast<int>(threadIdx.x);
 #pragma unroll
     for (int i = 0; i < kWeightCopies; ++i) {
-      const int row = (static_cast<int>(threadIdx.x) + i * T::kThreads) / T::kSteps;
-      weights[i] = nullptr;
-      if (row >= T::kRows) continue;
-      const TileRow tile_row(row);
-      const int pair = first_pair + tile_row.pair;
-      if (pair >= op.pairs()) continue;
-      const PairRows rows = op.rows(pair);
+      const TileRow tile_row((t + i * T::kThreads) / T::kSteps);
+      const PairRows pair = op.rows(min(first_pair + tile_row.pair, op.pairs() - 1));
+      const bool second = tile_row.which == 1 && pair.words[1] != nullptr;
       weights[i] =
-          reinterpret_cast<const uint4*>(tile_row.which == 0 ? rows.words[0] : rows.words[1]);
+          reinterpret_cast<const uint4*>(second ? pair.words[1] : pair.words[0]) + t % T::kSteps;
+    }
+#pragma unroll
+    for (int i = 0; i < kCodeCopies; ++i) {
+      const int token = min(first_token + (t + i * T::kThreads) / (4 * T::kSteps), tokens - 1);
+      codes[i] = reinterpret_cast<const uint4*>(rows.codes) +
+                 static_cast<size_t>(token) * static_cast<size_t>(4 * steps) + t % (4 * T::kSteps);
     }
   }
 
   __device__ void fetch_weights(int8_t* stage, int first_step) const {
-    const int step = static_cast<int>(threadIdx.x) % T::kSteps;
+    const int t = static_cast<int>(threadIdx.x);
+    const int step = t % T::kSteps;
     const bool valid = first_step + step < steps;
+    int8_t* to = stage + step * T::kWeightPlane + t / T::kSteps * 16;
 #pragma unroll
     for (int i = 0; i < kWeightCopies; ++i) {
-      const int row = (static_cast<int>(threadIdx.x) + i * T::kThreads) / T::kSteps;
-      if (row >= T::kRows) break;
-      // What rows that do not exist are multiplied by does not matter.
-      if (weights[i] == nullptr) continue;
-      copy_16(stage + step * T::kWeightPlane + row * 16,
-              weights[i] + (valid ? first_step + step : 0), valid);
+      if (T::kRows * T::kSteps % T::kThreads != 0 && t + i * T::kThreads >= T::kRows * T::kSteps) {
+        break;
+      }
+      copy_16(to + i * (T::kThreads / T::kSteps * 16), weights[i] + (valid ? first_step : 0),
+              valid);
     }
   }
 
-  __device__ void fetch_codes(int8_t* stage, const RowsOut& rows, int first_token, int tokens,
-                              int first_step) const {
-    int8_t* planes = stage + T::kSteps * T::kWeightPlane;
+  __device__ void fetch_codes(int8_t* stage, int first_step) const {
+    const int t = static_cast<int>(threadIdx.x);
+    const int quarter = t % (4 * T::kSteps);
+    const bool valid = first_step + quarter / 4 < steps;
+    int8_t* to = stage + T::kSteps * T::kWeightPlane + quarter / 4 * T::kCodePlane +
+                 t / (4 * T::kSteps) * 64 + quarter % 4 * 16;
 #pragma unroll
     for (int i = 0; i < kCodeCopies; ++i) {
-      const int n = static_cast<int>(threadIdx.x) + i * T::kThreads;
-      const int token = n / (4 * T::kSteps);
-      const int quarter = n % (4 * T::kSteps);
-      if (token >= T::kTokens) break;
-      const bool valid = first_token + token < tokens && first_step + quarter / 4 < steps;
-      const int8_t* from = rows.codes;
-      if (valid) {
-        from += static_cast<size_t>(first_token + token) * static_cast<size_t>(64 * steps) +
-                static_cast<size_t>(64 * first_step + 16 * quarter);
+      if (T::kTokens * T::kSteps * 4 % T::kThreads != 0 &&
+          t + i * T::kThreads >= T::kTokens * T::kSteps * 4) {
+        break;
       }
-      copy_16(planes + quarter / 4 * T::kCodePlane + token * 64 + quarter % 4 * 16, from, valid);
+      copy_16(to + i * (T::kThreads / (4 * T::kSteps) * 64),
+              codes[i] + (valid ? 4 * first_step : 0), valid);
     }
   }
 };
@@ -432,7 +442,7 @@ __global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut row
   let_next_start();
 
   // Weights may come before the previous kernel has ended.
-  const Copies<T> copies(op, first_pair);
+  const Copies<T> copies(op, rows, first_pair, first_token, tokens);
 #pragma unroll
   for (int s = 0; s < T::kStages - 1; ++s) {
     copies.fetch_weights(shared + s * T::kStageBytes, s * T::kSteps);
@@ -440,7 +450,7 @@ __global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut row
   wait_for_previous();
 #pragma unroll
   for (int s = 0; s < T::kStages - 1; ++s) {
-    copies.fetch_codes(shared + s * T::kStageBytes, rows, first_token, tokens, s * T::kSteps);
+    copies.fetch_codes(shared + s * T::kStageBytes, s * T::kSteps);
     commit_copies();
   }
   RowScale* scales = reinterpret_cast<RowScale*>(shared + T::kTileBytes);
@@ -465,7 +475,7 @@ __global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut row
     const int next_step = first_step + (T::kStages - 1) * T::kSteps;
     if (next_step < copies.steps) {
       copies.fetch_weights(next, next_step);
-      copies.fetch_codes(next, rows, first_token, tokens, next_step);
+      copies.fetch_codes(next, next_step);
     }
     commit_copies();
     const int8_t* weights = shared + stage * T::kStageBytes;
@@ -491,8 +501,8 @@ __global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut row
 // Few tokens: the weights stream once, and the warps of a block share them along K.
 using EightTokens = Tiling<2, 1, 1, 1, 8, 8, 4>;
 using ThirtyTwoTokens = Tiling<2, 4, 1, 1, 4, 8, 2>;
-using SixtyFourTokens = Tiling<2, 4, 2, 2, 1, 2, 4>;
-using ManyTokens = Tiling<4, 8, 2, 2, 1, 2, 3>;
+using SixtyFourTokens = Tiling<2, 4, 4, 2, 1, 2, 4>;
+using ManyTokens = Tiling<4, 8, 4, 1, 1, 2, 3>;
 
 template <class T, class Op>
 void launch_product(const Op& op, const RowsOut& rows, int tokens, cudaStream_t stream) {
