@@ -35,8 +35,6 @@ EDGELLM_HOST_DEVICE inline uint32_t float_to_bits(float value) {
 // exact), e^r = 1 + r + r^2 P(r) with P fitted to minimise the relative error, then 2^n by exponent
 // bits.
 EDGELLM_HOST_DEVICE inline float canonical_exp(float x) {
-  if (x > 88.72f) return bits_to_float(0x7f800000u);
-  if (x < -87.3f) return 0.0f;
   // Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum.
   constexpr float kRound = 12582912.0f;
   const float shifted = fmaf(x, 1.44269504f, kRound);
@@ -54,7 +52,8 @@ EDGELLM_HOST_DEVICE inline float canonical_exp(float x) {
   const int32_t half = exponent >> 1;
   const float scale1 = bits_to_float(static_cast<uint32_t>(half + 127) << 23);
   const float scale2 = bits_to_float(static_cast<uint32_t>(exponent - half + 127) << 23);
-  return e * scale1 * scale2;
+  // Chosen last, so that the lanes of a GPU need not part.
+  return x > 88.72f ? bits_to_float(0x7f800000u) : x < -87.3f ? 0.0f : e * scale1 * scale2;
 }
 
 // float32 to IEEE half precision as the KV cache stores it: clamped to +-65504, round to nearest

@@ -229,7 +229,7 @@ void qkv(const QkvArgs& args, Pool& pool) {
 }
 
 void attention(const AttentionArgs& args, Pool& pool) {
-  // Rows of one sequence that share the widened tiles of a kv head.
+  // Rows of one sequence, in rising positions, that share the widened tiles of a kv head.
   constexpr int kRowsPerItem = 16;
   const int group = args.heads / args.kv.kv_heads;
 
@@ -238,6 +238,7 @@ void attention(const AttentionArgs& args, Pool& pool) {
   int blocks = 0;
   for (int row = 0; row < args.rows; ++row) {
     const bool starts = row == 0 || args.places.sequence[row] != args.places.sequence[row - 1] ||
+                        args.places.position[row] < args.places.position[row - 1] ||
                         row - block_begin[blocks - 1] == kRowsPerItem;
     if (starts) block_begin[blocks++] = row;
   }

@@ -1,11 +1,11 @@
-// Attention for many rows.
+// Attention for passes of many rows (attention_prefill.cu). attention.cu, which splits the context
+// of a few rows over the GPU, hands those passes over.
 #pragma once
 
 #include "kernels/cuda/cuda.h"
 
 namespace edgellm::cuda {
 
-// As attention() (kernels/ops.h), for any number of rows.
 void attention_rows(const AttentionArgs& args, cudaStream_t stream);
 
 }  // namespace edgellm::cuda

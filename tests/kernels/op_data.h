@@ -200,9 +200,10 @@ struct Pass {
 };
 
 // Sequence 0: prefill across chunk borders in two passes; 1: up to a border, with 2: one token;
-// then a decode step of all three, in another order, with sequence 0 giving two rows.
+// then a decode step of all three, in another order, with sequence 0 giving two rows; then rows of
+// sequence 2 in falling order.
 inline std::vector<Pass> attention_passes() {
-  std::vector<Pass> passes(4);
+  std::vector<Pass> passes(5);
   for (int p = 0; p < 130; ++p) {
     passes[p < 70 ? 0u : 1u].sequence.push_back(0);
     passes[p < 70 ? 0u : 1u].position.push_back(p);
@@ -214,6 +215,10 @@ inline std::vector<Pass> attention_passes() {
   passes[2].sequence.push_back(2);
   passes[2].position.push_back(0);
   passes[3] = {{2, 0, 0, 1}, {1, 130, 131, 64}};
+  for (int p = 66; p > 1; --p) {
+    passes[4].sequence.push_back(2);
+    passes[4].position.push_back(p);
+  }
   return passes;
 }
 

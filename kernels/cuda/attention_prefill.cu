@@ -1,0 +1,594 @@
+// Attention of many rows (kernels/ops.h), bound by the float32 pipes: a product, a sum and an fma
+// for every (row, head, position, dimension), in the canonical order.
+//
+// A block takes a few neighbouring rows with the query heads of one kv head, its "queries", and
+// walks over the chunks of their context. A chunk's keys and values are widened to float32 in
+// shared memory once for all queries. A warp has kQueries of the queries for itself: a lane scores
+// them at one or two positions, then the warp turns to sums over positions, where a lane has four
+// dimensions.
+//
+// canonical_sum adds dimensions that are far apart first. Keys and queries are stored with their
+// dimensions in bit-reversed order: then its tree adds neighbours, and any aligned group of 2^n
+// stored values is a subtree.
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/attention_prefill.h"
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace edgellm::cuda {
+namespace {
+
+// For heads of up to kDims dimensions: kQueries a warp, kStaged positions in shared memory at a
+// time. The accumulators of a lane, the registers of an SM and the smallest shared memory (64 KiB,
+// compute capability 7.5) allow no more.
+template <int kDims_, int kQueries_, int kStaged_, int kWarps_, int kBlocksPerSm_>
+struct Shape {
+  static constexpr int kDims = kDims_;
+  static constexpr int kQueries = kQueries_;
+  static constexpr int kStaged = kStaged_;
+  static constexpr int kThreads = 32 * kWarps_;
+  static constexpr int kBlocksPerSm = kBlocksPerSm_;
+  static constexpr int kBlockQueries = kWarps_ * kQueries;
+
+  // Scores: positions lane, lane + 32 of what is staged.
+  static constexpr int kPositions = kStaged / 32;
+  // Sums over positions: lanes that share a query, the queries of a lane, its groups of four
+  // dimensions.
+  static constexpr int kLanes = kDims / 4 < 32 ? kDims / 4 : 32;
+  static constexpr int kOwn = kQueries * kLanes / 32;
+  static constexpr int kFours = kDims / (4 * kLanes);
+
+  // Strides that take neighbouring positions and queries to other banks.
+  static constexpr int kKeyStride = kDims + 4;
+  static constexpr int kWeightStride = kAttentionChunk + 4;
+  static constexpr int kStageFloats = kStaged * kKeyStride;
+  static constexpr int kQueryFloats = kBlockQueries * kDims;
+  static constexpr int kWeightFloats = kBlockQueries * kWeightStride;
+  static constexpr size_t kSharedBytes =
+      sizeof(float) * (kStageFloats + kQueryFloats + kWeightFloats);
+};
+
+template <int kBits>
+__device__ constexpr int reverse_bits(int value) {
+  int reversed = 0;
+  for (int i = 0; i < kBits; ++i) reversed |= (value >> i & 1) << (kBits - 1 - i);
+  return reversed;
+}
+template <int kDims>
+__device__ constexpr int stored_place(int d) {
+  return kDims == 64 ? reverse_bits<6>(d) : kDims == 128 ? reverse_bits<7>(d) : reverse_bits<8>(d);
+}
+
+__device__ inline float widened(float value) { return value; }
+__device__ inline float widened(uint16_t value) { return __half2float(__ushort_as_half(value)); }
+
+// Four neighbouring elements in one load.
+template <class Element>
+struct FourOf;
+template <>
+struct FourOf<float> {
+  using Type = float4;
+};
+template <>
+struct FourOf<uint16_t> {
+  using Type = uint2;
+};
+__device__ inline float4 widened(float4 four) { return four; }
+__device__ inline float4 widened(uint2 four) {
+  const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&four.x));
+  const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&four.y));
+  return make_float4(low.x, low.y, high.x, high.y);
+}
+
+__device__ inline float& component(float4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+// Keys or values on their way into shared memory, kStaged positions at a time: fetch() starts the
+// loads, store() writes what they brought. A warp does other work in between. `first` is the first
+// position in the chunk, `count` how many of the chunk are in use; `tile` is the chunk's.
+//
+// Only heads of exactly kDims dimensions travel in registers; others are loaded by store().
+template <class S, class Element>
+struct Keys {
+  // The tile keeps dimensions lane, lane + 8, ... together (key_index), and so does the stored
+  // order. Eight neighbouring threads take eight positions.
+  static constexpr int kLaneDims = S::kDims / kKeyLanes;
+  static constexpr int kItems = S::kStaged * kKeyLanes / S::kThreads;
+  using Four = typename FourOf<Element>::Type;
+  Four fours[kItems][kLaneDims / 4];
+
+  __device__ static int position_of(int item) {
+    const int i = static_cast<int>(threadIdx.x) + item * S::kThreads;
+    return i % 8 + i / (8 * kKeyLanes) * 8;
+  }
+  __device__ static int lane_of() { return static_cast<int>(threadIdx.x) / 8 % kKeyLanes; }
+
+  __device__ void fetch(const Element* tile, int first, int count, int head_dim) {
+    if (head_dim != S::kDims) return;
+#pragma unroll
+    for (int n = 0; n < kItems; ++n) {
+      const int position = first + position_of(n);
+      if (position >= count) continue;
+      const Four* from =
+          reinterpret_cast<const Four*>(tile + position * S::kDims + lane_of() * kLaneDims);
+#pragma unroll
+      for (int m = 0; m < kLaneDims / 4; ++m) fours[n][m] = from[m];
+    }
+  }
+
+  __device__ void store(const Element* tile, int first, int count, int head_dim,
+                        float* staged) const {
+    if (head_dim != S::kDims) {
+      for (int i = static_cast<int>(threadIdx.x); i < S::kStaged * S::kDims; i += S::kThreads) {
+        const int position = i / S::kDims;
+        const int d = i % S::kDims;
+        if (first + position >= count) break;
+        staged[position * S::kKeyStride + stored_place<S::kDims>(d)] =
+            d < head_dim ? widened(tile[key_index(first + position, d, head_dim)]) : 0.0f;
+      }
+      return;
+    }
+    constexpr int kBits = kLaneDims == 8 ? 3 : kLaneDims == 16 ? 4 : 5;
+#pragma unroll
+    for (int n = 0; n < kItems; ++n) {
+      float values[kLaneDims];
+#pragma unroll
+      for (int m = 0; m < kLaneDims; m += 4) {
+        const float4 four = widened(fours[n][m / 4]);
+        values[m] = four.x;
+        values[m + 1] = four.y;
+        values[m + 2] = four.z;
+        values[m + 3] = four.w;
+      }
+      float4* to = reinterpret_cast<float4*>(staged + position_of(n) * S::kKeyStride +
+                                             reverse_bits<3>(lane_of()) * kLaneDims);
+#pragma unroll
+      for (int i = 0; i < kLaneDims; i += 4) {
+        to[i / 4] =
+            make_float4(values[reverse_bits<kBits>(i)], values[reverse_bits<kBits>(i + 1)],
+                        values[reverse_bits<kBits>(i + 2)], values[reverse_bits<kBits>(i + 3)]);
+      }
+    }
+  }
+};
+
+// Stored as [position][kDims].
+template <class S, class Element>
+struct Values {
+  static constexpr int kItems = S::kStaged * S::kDims / 4 / S::kThreads;
+  using Four = typename FourOf<Element>::Type;
+  Four fours[kItems];
+
+  __device__ void fetch(const Element* tile, int first, int count, int head_dim) {
+    if (head_dim != S::kDims) return;
+#pragma unroll
+    for (int n = 0; n < kItems; ++n) {
+      const int i = static_cast<int>(threadIdx.x) + n * S::kThreads;
+      if (first + i / (S::kDims / 4) >= count) continue;
+      fours[n] = reinterpret_cast<const Four*>(tile + first * S::kDims)[i];
+    }
+  }
+
+  __device__ void store(const Element* tile, int first, int count, int head_dim,
+                        float* staged) const {
+    if (head_dim != S::kDims) {
+      for (int i = static_cast<int>(threadIdx.x); i < S::kStaged * S::kDims; i += S::kThreads) {
+        const int position = i / S::kDims;
+        const int d = i % S::kDims;
+        if (first + position >= count) break;
+        staged[i] = d < head_dim ? widened(tile[value_index(first + position, d, head_dim)]) : 0.0f;
+      }
+      return;
+    }
+#pragma unroll
+    for (int n = 0; n < kItems; ++n) {
+      reinterpret_cast<float4*>(staged)[static_cast<int>(threadIdx.x) + n * S::kThreads] =
+          widened(fours[n]);
+    }
+  }
+};
+
+// out[q][p] = the tree over kSize stored products of query q and the key of position lane + 32 p.
+template <class S, int kSize>
+__device__ __forceinline__ void add_products(const float* queries, const float* keys,
+                                             float (&out)[S::kQueries][S::kPositions]) {
+  if constexpr (kSize == 4) {
+    float4 k[S::kPositions];
+#pragma unroll
+    for (int p = 0; p < S::kPositions; ++p) {
+      k[p] = *reinterpret_cast<const float4*>(keys + p * 32 * S::kKeyStride);
+    }
+#pragma unroll
+    for (int q = 0; q < S::kQueries; ++q) {
+      const float4 a = *reinterpret_cast<const float4*>(queries + q * S::kDims);
+#pragma unroll
+      for (int p = 0; p < S::kPositions; ++p) {
+        out[q][p] = (a.x * k[p].x + a.y * k[p].y) + (a.z * k[p].z + a.w * k[p].w);
+      }
+    }
+  } else {
+    float right[S::kQueries][S::kPositions];
+    add_products<S, kSize / 2>(queries, keys, out);
+    add_products<S, kSize / 2>(queries + kSize / 2, keys + kSize / 2, right);
+#pragma unroll
+    for (int q = 0; q < S::kQueries; ++q) {
+#pragma unroll
+      for (int p = 0; p < S::kPositions; ++p) out[q][p] += right[q][p];
+    }
+  }
+}
+
+// The same over all kDims: a loop over groups of 32, whose sums meet as a binary counter counts.
+template <class S>
+__device__ __forceinline__ void dot_products(const float* queries, const float* keys,
+                                             float (&out)[S::kQueries][S::kPositions]) {
+  constexpr int kGroup = 32;
+  constexpr int kLevels = S::kDims == 64 ? 1 : S::kDims == 128 ? 2 : 3;
+  float held[kLevels][S::kQueries][S::kPositions];
+#pragma unroll 1
+  for (int n = 0; n < S::kDims / kGroup; ++n) {
+    add_products<S, kGroup>(queries + n * kGroup, keys + n * kGroup, out);
+#pragma unroll
+    for (int level = 0; level < kLevels; ++level) {
+      const bool completes = (n >> level & 1) != 0;
+#pragma unroll
+      for (int q = 0; q < S::kQueries; ++q) {
+#pragma unroll
+        for (int p = 0; p < S::kPositions; ++p) {
+          if (completes) {
+            out[q][p] += held[level][q][p];
+          } else {
+            held[level][q][p] = out[q][p];
+          }
+        }
+      }
+      if (!completes) break;
+    }
+  }
+}
+
+struct Place {
+  int kv_head;
+  int first_row;
+  int rows;        // of one sequence
+  int first_head;  // of the group
+  int heads;
+};
+
+// What a warp knows of its queries. Query i of a block is row i / heads, head i % heads.
+template <class S>
+struct WarpQueries {
+  int first;  // of the block's queries
+  int used;   // of the kQueries; the rest repeat the last one and write nothing
+
+  __device__ WarpQueries(const Place& place, int warp) : first(warp * S::kQueries) {
+    used = min(S::kQueries, place.rows * place.heads - first);
+  }
+  __device__ int row(const Place& place, int q) const {
+    return place.first_row + (first + min(q, used - 1)) / place.heads;
+  }
+  __device__ int head(const Place& place, int group, int q) const {
+    return place.kv_head * group + place.first_head + (first + min(q, used - 1)) % place.heads;
+  }
+};
+
+// The queries of a block in stored order, absent dimensions as zeros.
+template <class S>
+__device__ void load_queries(const AttentionArgs& args, const Place& place, int group,
+                             float* queries) {
+  const int head_dim = args.kv.head_dim;
+  const int count = place.rows * place.heads;
+  for (int i = static_cast<int>(threadIdx.x); i < S::kBlockQueries * S::kDims; i += S::kThreads) {
+    const int query = i / S::kDims;
+    const int d = i % S::kDims;
+    float value = 0.0f;
+    if (query < count && d < head_dim) {
+      const int row = place.first_row + query / place.heads;
+      const int head = place.kv_head * group + place.first_head + query % place.heads;
+      value = args.q[(static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
+                      static_cast<size_t>(head)) *
+                         static_cast<size_t>(head_dim) +
+                     static_cast<size_t>(d)];
+    }
+    queries[query * S::kDims + stored_place<S::kDims>(d)] = value;
+  }
+}
+
+// Rows of one sequence.
+template <class S, class Element>
+__device__ void attend(const AttentionArgs& args, const Place& place, float scale, float* staged,
+                       float* queries, float* weights) {
+  const int t = static_cast<int>(threadIdx.x);
+  const int lane = t % 32;
+  const int head_dim = args.kv.head_dim;
+  const int group = args.heads / args.kv.kv_heads;
+  const WarpQueries<S> warp(place, t / 32);
+  const bool works = warp.used > 0;
+  queries += warp.first * S::kDims;
+  weights += warp.first * S::kWeightStride;
+
+  int last_position = 0;  // of the block
+  for (int r = 0; r < place.rows; ++r) {
+    last_position = max(last_position, args.places.position[place.first_row + r]);
+  }
+  const int sequence = args.places.sequence[place.first_row];
+  // Lane i keeps what there is one of for query i % kQueries.
+  const int length = works ? args.places.position[warp.row(place, lane % S::kQueries)] + 1 : 0;
+  int shortest = length;
+  int longest = length;
+  for (int width = S::kQueries / 2; width >= 1; width /= 2) {
+    shortest = min(shortest, __shfl_xor_sync(kAllLanes, shortest, width));
+    longest = max(longest, __shfl_xor_sync(kAllLanes, longest, width));
+  }
+  // This lane's queries and dimensions of the sums over positions.
+  const int own_query = lane / S::kLanes * S::kOwn;
+  const int own_d = lane % S::kLanes * 4;
+
+  float running_max = 0.0f;
+  float running_sum = 0.0f;
+  float4 running[S::kOwn][S::kFours];
+  constexpr int kParts = kAttentionChunk / S::kStaged;
+  const Element* key_pool = static_cast<const Element*>(args.kv.k);
+  const Element* value_pool = static_cast<const Element*>(args.kv.v);
+  size_t next_tile = args.kv.tile_offset(sequence, 0, place.kv_head);
+  Keys<S, Element> keys;
+  Values<S, Element> values;
+  keys.fetch(key_pool + next_tile, 0, last_position + 1, head_dim);
+  for (int c = 0; c * kAttentionChunk <= last_position; ++c) {
+    const size_t tile = next_tile;
+    const int begin = c * kAttentionChunk;
+    const int staged_count = min(kAttentionChunk, last_position + 1 - begin);
+    const int next_count = min(kAttentionChunk, last_position + 1 - begin - kAttentionChunk);
+    if (next_count > 0) {
+      next_tile = args.kv.tile_offset(sequence, begin + kAttentionChunk, place.kv_head);
+    }
+    const int count = min(kAttentionChunk, length - begin);  // of the lane's query
+    const int count_all = min(kAttentionChunk, shortest - begin);
+    const int count_any = min(kAttentionChunk, longest - begin);
+
+    // Scores, of which each lane keeps those of its positions.
+    float score[kParts][S::kQueries][S::kPositions];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      __syncthreads();  // everyone is done with what was staged before
+      keys.store(key_pool + tile, part * S::kStaged, staged_count, head_dim, staged);
+      if (part + 1 < kParts) {
+        keys.fetch(key_pool + tile, (part + 1) * S::kStaged, staged_count, head_dim);
+      } else {
+        values.fetch(value_pool + tile, 0, staged_count, head_dim);
+      }
+      __syncthreads();
+      if (count_any > part * S::kStaged) {
+        dot_products<S>(queries, staged + lane * S::kKeyStride, score[part]);
+      }
+    }
+    float max = 0.0f;  // of the lane's query
+    if (count_any > 0) {
+#pragma unroll
+      for (int q = 0; q < S::kQueries; ++q) {
+        const int query_count = __shfl_sync(kAllLanes, count, q);
+        float largest = -INFINITY;
+#pragma unroll
+        for (int i = 0; i < kAttentionChunk / 32; ++i) {
+          float& s = score[i / S::kPositions][q][i % S::kPositions];
+          s = lane + 32 * i < query_count ? (s + 0.0f) * scale : -INFINITY;
+          largest = fmaxf(largest, s);
+        }
+        largest = max_warp(largest);
+        if (lane % S::kQueries == q) max = largest;
+#pragma unroll
+        for (int i = 0; i < kAttentionChunk / 32; ++i) {
+          weights[q * S::kWeightStride + lane + 32 * i] =
+              canonical_exp(score[i / S::kPositions][q][i % S::kPositions] - largest);
+        }
+      }
+    }
+
+    // Sums over positions.
+    float sum = 0.0f;  // of the lane's query
+    float4 sums[S::kOwn][S::kFours];
+#pragma unroll
+    for (int q = 0; q < S::kOwn; ++q) {
+#pragma unroll
+      for (int f = 0; f < S::kFours; ++f) sums[q][f] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    const auto add = [](float4& to, float weight, float4 v) {
+      to.x = fmaf(weight, v.x, to.x);
+      to.y = fmaf(weight, v.y, to.y);
+      to.z = fmaf(weight, v.z, to.z);
+      to.w = fmaf(weight, v.w, to.w);
+    };
+    const float* own_weights = weights + own_query * S::kWeightStride;
+    const float* lane_weights = weights + lane % S::kQueries * S::kWeightStride;
+#pragma unroll 1
+    for (int part = 0; part < kParts; ++part) {
+      __syncthreads();  // the weights are there, and everyone is done with what was staged before
+      values.store(value_pool + tile, part * S::kStaged, staged_count, head_dim, staged);
+      if (part + 1 < kParts) {
+        values.fetch(value_pool + tile, (part + 1) * S::kStaged, staged_count, head_dim);
+      } else {
+        keys.fetch(key_pool + next_tile, 0, next_count, head_dim);
+      }
+      __syncthreads();
+      const int end = (part + 1) * S::kStaged;
+      const float* v = staged + own_d;
+      int j = part * S::kStaged;
+      // Positions that all queries of the warp attend to.
+      for (; j + 4 <= min(count_all, end); j += 4, v += 4 * S::kDims) {
+        float4 four[4][S::kFours];
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+#pragma unroll
+          for (int f = 0; f < S::kFours; ++f) {
+            four[n][f] = *reinterpret_cast<const float4*>(v + n * S::kDims + f * 4 * S::kLanes);
+          }
+        }
+        const float4 p = *reinterpret_cast<const float4*>(lane_weights + j);
+        sum = (((sum + p.x) + p.y) + p.z) + p.w;
+#pragma unroll
+        for (int q = 0; q < S::kOwn; ++q) {
+          const float4 w = *reinterpret_cast<const float4*>(own_weights + q * S::kWeightStride + j);
+#pragma unroll
+          for (int f = 0; f < S::kFours; ++f) {
+            add(sums[q][f], w.x, four[0][f]);
+            add(sums[q][f], w.y, four[1][f]);
+            add(sums[q][f], w.z, four[2][f]);
+            add(sums[q][f], w.w, four[3][f]);
+          }
+        }
+      }
+      // The rest, each only for the queries that reach it: adding a zero could turn -0 into +0.
+#pragma unroll 1
+      for (; j < min(count_any, end); ++j, v += S::kDims) {
+        if (j < count) sum += lane_weights[j];
+#pragma unroll
+        for (int q = 0; q < S::kOwn; ++q) {
+          if (j >= __shfl_sync(kAllLanes, count, own_query + q)) continue;
+#pragma unroll
+          for (int f = 0; f < S::kFours; ++f) {
+            add(sums[q][f], own_weights[q * S::kWeightStride + j],
+                *reinterpret_cast<const float4*>(v + f * 4 * S::kLanes));
+          }
+        }
+      }
+    }
+
+    // Merge into the state. Queries that end before this chunk keep theirs.
+    if (c == 0) {
+      running_max = max;
+      running_sum = sum;
+#pragma unroll
+      for (int q = 0; q < S::kOwn; ++q) {
+#pragma unroll
+        for (int f = 0; f < S::kFours; ++f) running[q][f] = sums[q][f];
+      }
+    } else if (count_any > 0) {
+      const float new_max = fmaxf(running_max, max);
+      const float a = canonical_exp(running_max - new_max);
+      const float b = canonical_exp(max - new_max);
+      if (count > 0) {
+        running_max = new_max;
+        running_sum = fmaf(running_sum, a, sum * b);
+      }
+#pragma unroll
+      for (int q = 0; q < S::kOwn; ++q) {
+        const float own_a = __shfl_sync(kAllLanes, a, own_query + q);
+        const float own_b = __shfl_sync(kAllLanes, b, own_query + q);
+        const bool reaches = __shfl_sync(kAllLanes, count, own_query + q) > 0;
+        if (!reaches) continue;
+#pragma unroll
+        for (int f = 0; f < S::kFours; ++f) {
+          float4& o = running[q][f];
+          const float4 s = sums[q][f];
+          o.x = fmaf(o.x, own_a, s.x * own_b);
+          o.y = fmaf(o.y, own_a, s.y * own_b);
+          o.z = fmaf(o.z, own_a, s.z * own_b);
+          o.w = fmaf(o.w, own_a, s.w * own_b);
+        }
+      }
+    }
+  }
+
+  if (!works) return;
+#pragma unroll
+  for (int q = 0; q < S::kOwn; ++q) {
+    const float total = __shfl_sync(kAllLanes, running_sum, own_query + q);
+    if (own_query + q >= warp.used) continue;
+    float* out = args.out + (static_cast<size_t>(warp.row(place, own_query + q)) *
+                                 static_cast<size_t>(args.heads) +
+                             static_cast<size_t>(warp.head(place, group, own_query + q))) *
+                                static_cast<size_t>(head_dim);
+#pragma unroll
+    for (int f = 0; f < S::kFours; ++f) {
+      const int d = own_d + f * 4 * S::kLanes;
+      float4 o = running[q][f];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (d + i < head_dim) out[d + i] = component(o, i) / total;
+      }
+    }
+  }
+}
+
+// The item of a block, items being sorted by falling length. Blocks go to the SMs in turn: every
+// second round of them is reversed, so that an SM that has got a long item next gets a short one.
+__device__ inline int balanced_item(int block, int blocks, int sms) {
+  const int round = block / sms;
+  if (round % 2 == 0) return block;
+  const int first = round * sms;
+  return first + min(first + sms, blocks) - 1 - block;
+}
+
+template <class S, class Element>
+__global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
+    prefill_kernel(AttentionArgs args, int tile_rows, int tile_heads, int sms, float scale) {
+  extern __shared__ float4 shared_memory[];
+  float* staged = reinterpret_cast<float*>(shared_memory);
+  float* queries = staged + S::kStageFloats;
+  float* weights = queries + S::kQueryFloats;
+  let_next_start();
+  wait_for_previous();
+  const int group = args.heads / args.kv.kv_heads;
+  const int head_tiles = (group + tile_heads - 1) / tile_heads * args.kv.kv_heads;
+  const int item = balanced_item(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), sms);
+  Place place;
+  place.kv_head = item % args.kv.kv_heads;
+  place.first_head = item % head_tiles / args.kv.kv_heads * tile_heads;
+  place.heads = min(tile_heads, group - place.first_head);
+  // The last rows of a prompt have the longest contexts: they come first.
+  const int tile = (args.rows + tile_rows - 1) / tile_rows - 1 - item / head_tiles;
+  const int end = min((tile + 1) * tile_rows, args.rows);
+  // Rows that share keys and values: neighbours of one sequence.
+  for (int row = tile * tile_rows; row < end; row += place.rows) {
+    place.first_row = row;
+    place.rows = 1;
+    while (row + place.rows < end &&
+           args.places.sequence[row + place.rows] == args.places.sequence[row]) {
+      ++place.rows;
+    }
+    load_queries<S>(args, place, group, queries);
+    attend<S, Element>(args, place, scale, staged, queries, weights);
+    __syncthreads();
+  }
+}
+
+template <class S, class Element>
+void launch_prefill(const AttentionArgs& args, cudaStream_t stream) {
+  const int group = args.heads / args.kv.kv_heads;
+  const int tile_heads = min(group, S::kBlockQueries);
+  const int head_tiles = (group + tile_heads - 1) / tile_heads;  // of a kv head
+  // As many rows as fill the warps, but fewer where that leaves less than about two blocks for each
+  // SM of a large GPU.
+  const int most = S::kBlockQueries / tile_heads;
+  const int tile_rows = max(1, min(most, args.rows * args.kv.kv_heads * head_tiles / 256));
+  const int tiles = (args.rows + tile_rows - 1) / tile_rows;
+  launch(prefill_kernel<S, Element>,
+         dim3(static_cast<unsigned>(args.kv.kv_heads * head_tiles * tiles)), dim3(S::kThreads),
+         S::kSharedBytes, stream, args, tile_rows, tile_heads, multiprocessors(),
+         attention_scale(args.kv.head_dim));
+}
+
+template <class Element>
+void prefill_of(const AttentionArgs& args, cudaStream_t stream) {
+  if (args.kv.head_dim <= 64) {
+    launch_prefill<Shape<64, 4, 64, 8, 2>, Element>(args, stream);
+  } else if (args.kv.head_dim <= 128) {
+    launch_prefill<Shape<128, 4, 64, 8, 2>, Element>(args, stream);
+  } else {
+    launch_prefill<Shape<256, 4, 32, 4, 2>, Element>(args, stream);
+  }
+}
+
+}  // namespace
+
+void attention_rows(const AttentionArgs& args, cudaStream_t stream) {
+  if (args.kv.type == KvType::kF16) {
+    prefill_of<uint16_t>(args, stream);
+  } else {
+    prefill_of<float>(args, stream);
+  }
+}
+
+}  // namespace edgellm::cuda

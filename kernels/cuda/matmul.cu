@@ -1,0 +1,556 @@
+// qkv, attn_out, ffn_up and ffn_down for many activation rows ("tokens" here, because weights have
+// rows too): one launch quantises the tokens, a second multiplies on the int8 tensor cores and
+// finishes the results.
+//
+// A block makes a tile of weight rows x tokens. Copies of the next K steps into shared memory run
+// while the tensor cores work on the present one. The tile's integer sums go through shared memory
+// once more, so that the ending is a short loop in which neighbouring threads write neighbouring
+// results.
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear_ops.cuh"
+#include "kernels/cuda/matmul.h"
+
+namespace edgellm::cuda {
+namespace {
+
+// ---- Quantisation ---------------------------------------------------------------------------
+
+// Two warps for a row: a thread keeps four neighbouring partial sums of canonical_sum.
+constexpr int kRowThreads = kPartials / 4;
+constexpr uint32_t kInfinityBits = 0x7f800000u;
+
+// Columns of a quantised row, rounded up to whole 16-byte loads of weights.
+__host__ __device__ inline int padded_columns(int cols) { return (cols + 63) / 64 * 64; }
+
+struct RowScale {
+  int32_t sum;  // of the codes
+  float s;      // codes per unit
+  float r;      // RMS factor of a folded norm, 1 where there is none
+};
+
+struct RowsIn {
+  const float* x;     // [tokens, cols]
+  const float* gain;  // [cols] or null
+  float eps;
+  int cols;
+  int32_t* fault;
+  int layer;
+};
+
+// Quantised tokens. Column c of a token is byte c of its row.
+struct RowsOut {
+  int8_t* codes;  // [tokens, padded_columns(cols)]
+  float* s;       // [tokens]
+  float* r;       // [tokens]
+  int32_t* sum;   // [tokens]
+};
+
+// Columns i .. i + 3, those beyond the row as 0. kAligned: cols % 4 == 0, 16-byte aligned rows.
+template <bool kAligned>
+__device__ float4 load_four(const float* x, int i, int n) {
+  float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  if constexpr (kAligned) {
+    if (i < n) v = *reinterpret_cast<const float4*>(x + i);
+  } else {
+    if (i < n) v.x = x[i];
+    if (i + 1 < n) v.y = x[i + 1];
+    if (i + 2 < n) v.z = x[i + 2];
+    if (i + 3 < n) v.w = x[i + 3];
+  }
+  return v;
+}
+
+__device__ inline float4 multiply(float4 a, float4 b) {
+  return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
+}
+
+// Adding 1.5 * 2^23 rounds to the nearest even integer and leaves it in the low bits of the sum.
+// |z * s| <= 127.0001, the roundings of s included: no clamp is needed.
+__device__ inline int code_of(float z, float s) {
+  return static_cast<int>(float_to_bits(z * s + 12582912.0f)) - 0x4b400000;
+}
+
+// One row by kRowThreads threads. A thread keeps its first kKept loads: rows of up to 256 kKept
+// columns are read once, and all at once.
+template <bool kAligned, bool kNorm, int kKept>
+__device__ void quantise(const RowsIn& in, const RowsOut& out, int row) {
+  __shared__ float partial[kPartials];
+  __shared__ uint32_t warp_max[kRowThreads / 32];
+  __shared__ int warp_sum[kRowThreads / 32];
+  const int t = static_cast<int>(threadIdx.x);
+  const int n = in.cols;
+  const float* x = in.x + static_cast<size_t>(row) * static_cast<size_t>(n);
+
+  float4 squares = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  uint32_t largest = 0;  // of the absolute values' bits: NaN and infinity are the largest
+  float4 kept[kKept];
+  const auto measure = [&](float4 z) {
+    if constexpr (kNorm) {
+      squares.x = fmaf(z.x, z.x, squares.x);
+      squares.y = fmaf(z.y, z.y, squares.y);
+      squares.z = fmaf(z.z, z.z, squares.z);
+      squares.w = fmaf(z.w, z.w, squares.w);
+    }
+    return z;
+  };
+  const auto scaled = [&](float4 v, int i) {
+    if constexpr (kNorm) return multiply(v, load_four<kAligned>(in.gain, i, n));
+    return v;
+  };
+  const auto compare = [&](float4 z) {
+    largest = max(largest, float_to_bits(z.x) & 0x7fffffffu);
+    largest = max(largest, float_to_bits(z.y) & 0x7fffffffu);
+    largest = max(largest, float_to_bits(z.z) & 0x7fffffffu);
+    largest = max(largest, float_to_bits(z.w) & 0x7fffffffu);
+  };
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) kept[j] = load_four<kAligned>(x, 4 * t + j * kPartials, n);
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    kept[j] = scaled(measure(kept[j]), 4 * t + j * kPartials);
+    compare(kept[j]);
+  }
+#pragma unroll 8
+  for (int i = 4 * t + kKept * kPartials; i < n; i += kPartials) {
+    compare(scaled(measure(load_four<kAligned>(x, i, n)), i));
+  }
+
+  largest = max_warp(largest);
+  if (t % 32 == 0) warp_max[t / 32] = largest;
+  if constexpr (kNorm) *reinterpret_cast<float4*>(partial + 4 * t) = squares;
+  __syncthreads();
+  largest = max(warp_max[0], warp_max[1]);
+  float r = 1.0f;
+  if constexpr (kNorm) r = rms_factor(fold_partials(partial), n, in.eps);
+  const bool finite = largest < kInfinityBits;
+  const bool zero = !finite || (kNorm && largest == 0);
+  float s = 1.0f;
+  if (!zero) s = (1.0f / fmaxf(bits_to_float(largest), kNorm ? 1e-30f : 1e-5f)) * 127.0f;
+
+  const int padded = padded_columns(n);
+  int8_t* codes = out.codes + static_cast<size_t>(row) * static_cast<size_t>(padded);
+  int sum = 0;
+  const auto write = [&](int i, float4 z) {
+    int packed = 0;
+    if (!zero) {
+      const int a = code_of(z.x, s);
+      const int b = code_of(z.y, s);
+      const int c = code_of(z.z, s);
+      const int d = code_of(z.w, s);
+      sum += (a + b) + (c + d);
+      packed = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24;
+    }
+    *reinterpret_cast<int*>(codes + i) = packed;
+  };
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    if (4 * t + j * kPartials < padded) write(4 * t + j * kPartials, kept[j]);
+  }
+#pragma unroll 8
+  for (int i = 4 * t + kKept * kPartials; i < padded; i += kPartials) {
+    write(i, scaled(load_four<kAligned>(x, i, n), i));
+  }
+  sum = sum_warp(sum);
+  if (t % 32 == 0) warp_sum[t / 32] = sum;
+  __syncthreads();
+  if (t == 0) {
+    out.s[row] = s;
+    out.r[row] = r;
+    out.sum[row] = warp_sum[0] + warp_sum[1];
+    if (!finite) set_fault(in.fault, in.layer + 1);
+  }
+}
+
+template <bool kAligned, bool kNorm, int kKept>
+__global__ void __launch_bounds__(kRowThreads) quantise_kernel(RowsIn in, RowsOut out) {
+  let_next_start();
+  wait_for_previous();
+  quantise<kAligned, kNorm, kKept>(in, out, static_cast<int>(blockIdx.x));
+}
+
+void quantise_rows(const RowsIn& in, const RowsOut& out, int rows, cudaStream_t stream) {
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  const auto choose = [&](auto kept) {
+    constexpr int kKept = decltype(kept)::value;
+    const bool norm = in.gain != nullptr;
+    if (in.cols % 4 == 0 && aligned(in.x) && aligned(in.gain)) {
+      return norm ? quantise_kernel<true, true, kKept> : quantise_kernel<true, false, kKept>;
+    }
+    return norm ? quantise_kernel<false, true, kKept> : quantise_kernel<false, false, kKept>;
+  };
+  launch(in.cols <= 12 * kPartials ? choose(Constant<12>()) : choose(Constant<28>()),
+         dim3(static_cast<unsigned>(rows)), dim3(kRowThreads), 0, stream, in, out);
+}
+
+// ---- Asynchronous copies and tensor cores ---------------------------------------------------
+
+// 16 bytes from global to shared memory, zeros where `valid` is false; in the background from
+// compute capability 8.0 on.
+__device__ inline void copy_16(void* to, const void* from, bool valid) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
+               : "memory");
+#else
+  *static_cast<uint4*>(to) = valid ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
+#endif
+}
+
+// Waits until at most kPending of this thread's newest groups are under way.
+template <int kPending>
+__device__ void wait_for_copies_but() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+// c += a b: a 16 x 32 unsigned, b 32 x 8 signed, as mma.m16n8k32 spreads them over a warp.
+__device__ inline void multiply_tile(int (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                     uint32_t b1) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  // Older tensor cores: the same fragment in quarters of 8 x 16.
+  const auto quarter = [](int& c0, int& c1, uint32_t a0, uint32_t b) {
+    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                 : "+r"(c0), "+r"(c1)
+                 : "r"(a0), "r"(b));
+  };
+  quarter(c[0], c[1], a[0], b0);
+  quarter(c[0], c[1], a[2], b1);
+  quarter(c[2], c[3], a[1], b0);
+  quarter(c[2], c[3], a[3], b1);
+#endif
+}
+
+// ---- The product ----------------------------------------------------------------------------
+
+// How a block's tile is cut. A warp makes kRowTiles x 16 weight rows by kTokenTiles x 8 tokens;
+// kWarpsK warps share a tile along K. Shared memory holds kStages K steps of kSteps x 64 columns.
+template <int kRowTiles_, int kTokenTiles_, int kWarpsM_, int kWarpsN_, int kWarpsK_, int kSteps_,
+          int kStages_>
+struct Tiling {
+  static constexpr int kRowTiles = kRowTiles_;
+  static constexpr int kTokenTiles = kTokenTiles_;
+  static constexpr int kWarpsM = kWarpsM_;
+  static constexpr int kWarpsN = kWarpsN_;
+  static constexpr int kWarpsK = kWarpsK_;
+  static constexpr int kSteps = kSteps_;
+  static constexpr int kStages = kStages_;
+
+  static constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
+  static constexpr int kRows = 16 * kRowTiles * kWarpsM;
+  static constexpr int kPairs = kRows / 2;
+  static constexpr int kTokens = 8 * kTokenTiles * kWarpsN;
+  // A stage: kSteps planes of weights, [row][16 bytes], then kSteps planes of activations,
+  // [token][64 bytes]. A plane is padded so that the copies of neighbouring steps meet other banks.
+  // Reads need no padding: a warp's are 128 neighbouring bytes (weights) or the same for every
+  // eight lanes (activations).
+  static constexpr int kWeightPlane = 16 * kRows + 16;
+  static constexpr int kCodePlane = 64 * kTokens + 64;
+  static constexpr int kStageBytes = (kSteps * (kWeightPlane + kCodePlane) + 127) / 128 * 128;
+  // The tile of sums, [K warp][token][row]; the padding spreads a warp's writes over all banks.
+  static constexpr int kSumStride = kRows + 4;
+  static constexpr int kSumBytes = kWarpsK * kTokens * kSumStride * 4;
+  static constexpr int kStagesBytes = kStages * kStageBytes;
+  static constexpr int kTileBytes = kStagesBytes > kSumBytes ? kStagesBytes : kSumBytes;
+  // Then the scales of the tokens.
+  static constexpr int kSharedBytes = kTileBytes + kTokens * static_cast<int>(sizeof(RowScale));
+
+  static_assert(kRowTiles % 2 == 0, "a warp holds both rows of a pair");
+  static_assert(kThreads % (4 * kSteps) == 0 && kSteps % kWarpsK == 0);
+  static_assert(kThreads % kPairs == 0, "a thread finishes results of one pair");
+};
+
+// Row of the tile as the op knows it. Tiles of 16 rows come in twos: the first rows of 16 pairs,
+// then their second rows.
+struct TileRow {
+  int pair;
+  int which;
+  __device__ explicit TileRow(int row) : pair(row / 32 * 16 + row % 16), which(row / 16 % 2) {}
+};
+
+// This thread's share of the copies into a stage: the same rows and tokens for every stage, one K
+// step of each. Rows and tokens that do not exist repeat others; nobody reads their results.
+template <class T>
+struct Copies {
+  static constexpr int kWeightCopies = (T::kRows * T::kSteps + T::kThreads - 1) / T::kThreads;
+  static constexpr int kCodeCopies = (T::kTokens * T::kSteps * 4 + T::kThreads - 1) / T::kThreads;
+
+  const uint4* weights[kWeightCopies];  // at stage 0
+  const uint4* codes[kCodeCopies];
+  int steps;  // of 64 columns, of the whole product
+
+  template <class Op>
+  __device__ Copies(const Op& op, const RowsOut& rows, int first_pair, int first_token, int tokens)
+      : steps(op.row_words / 4) {
+    const int t = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int i = 0; i < kWeightCopies; ++i) {
+      const TileRow tile_row((t + i * T::kThreads) / T::kSteps);
+      const PairRows pair = op.rows(min(first_pair + tile_row.pair, op.pairs() - 1));
+      const bool second = tile_row.which == 1 && pair.words[1] != nullptr;
+      weights[i] =
+          reinterpret_cast<const uint4*>(second ? pair.words[1] : pair.words[0]) + t % T::kSteps;
+    }
+#pragma unroll
+    for (int i = 0; i < kCodeCopies; ++i) {
+      const int token = min(first_token + (t + i * T::kThreads) / (4 * T::kSteps), tokens - 1);
+      codes[i] = reinterpret_cast<const uint4*>(rows.codes) +
+                 static_cast<size_t>(token) * static_cast<size_t>(4 * steps) + t % (4 * T::kSteps);
+    }
+  }
+
+  __device__ void fetch_weights(int8_t* stage, int first_step) const {
+    const int t = static_cast<int>(threadIdx.x);
+    const int step = t % T::kSteps;
+    const bool valid = first_step + step < steps;
+    int8_t* to = stage + step * T::kWeightPlane + t / T::kSteps * 16;
+#pragma unroll
+    for (int i = 0; i < kWeightCopies; ++i) {
+      if (T::kRows * T::kSteps % T::kThreads != 0 && t + i * T::kThreads >= T::kRows * T::kSteps) {
+        break;
+      }
+      copy_16(to + i * (T::kThreads / T::kSteps * 16), weights[i] + (valid ? first_step : 0),
+              valid);
+    }
+  }
+
+  __device__ void fetch_codes(int8_t* stage, int first_step) const {
+    const int t = static_cast<int>(threadIdx.x);
+    const int quarter = t % (4 * T::kSteps);
+    const bool valid = first_step + quarter / 4 < steps;
+    int8_t* to = stage + T::kSteps * T::kWeightPlane + quarter / 4 * T::kCodePlane +
+                 t / (4 * T::kSteps) * 64 + quarter % 4 * 16;
+#pragma unroll
+    for (int i = 0; i < kCodeCopies; ++i) {
+      if (T::kTokens * T::kSteps * 4 % T::kThreads != 0 &&
+          t + i * T::kThreads >= T::kTokens * T::kSteps * 4) {
+        break;
+      }
+      copy_16(to + i * (T::kThreads / (4 * T::kSteps) * 64),
+              codes[i] + (valid ? 4 * first_step : 0), valid);
+    }
+  }
+};
+
+// A warp's sums of codes w + 1 times activations.
+template <class T>
+struct WarpTile {
+  int sums[T::kRowTiles][T::kTokenTiles][4] = {};
+
+  // One K step of 64 columns. Lane 4 g + t of a warp takes columns 16 t .. 16 t + 15 of rows and
+  // tokens g: one word of weights and 16 bytes of activations. mma only asks that both sides name
+  // the same columns. `weights`: the warp's first row; `codes`: its first token.
+  __device__ void add(const int8_t* weights, const int8_t* codes) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    uint32_t a[T::kRowTiles][2][4];
+#pragma unroll
+    for (int m = 0; m < T::kRowTiles; ++m) {
+      const uint32_t* words = reinterpret_cast<const uint32_t*>(weights + m * 16 * 16) + lane;
+      const uint32_t low = words[0];    // row g
+      const uint32_t high = words[32];  // row g + 8
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        a[m][half][0] = low >> (4 * half) & 0x03030303u;
+        a[m][half][1] = high >> (4 * half) & 0x03030303u;
+        a[m][half][2] = low >> (4 * half + 2) & 0x03030303u;
+        a[m][half][3] = high >> (4 * half + 2) & 0x03030303u;
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < T::kTokenTiles; ++n) {
+      const uint4 b = reinterpret_cast<const uint4*>(codes + n * 8 * 64)[lane];
+#pragma unroll
+      for (int m = 0; m < T::kRowTiles; ++m) multiply_tile(sums[m][n], a[m][0], b.x, b.y);
+#pragma unroll
+      for (int m = 0; m < T::kRowTiles; ++m) multiply_tile(sums[m][n], a[m][1], b.z, b.w);
+    }
+  }
+
+  // `tile`: [token][row] of the warp's first token and row.
+  __device__ void write(int* tile) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int g = lane / 4;
+    const int t = lane % 4;
+#pragma unroll
+    for (int m = 0; m < T::kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < T::kTokenTiles; ++n) {
+        int* at = tile + (n * 8 + 2 * t) * T::kSumStride + m * 16 + g;
+        at[0] = sums[m][n][0];
+        at[T::kSumStride] = sums[m][n][1];
+        at[8] = sums[m][n][2];
+        at[T::kSumStride + 8] = sums[m][n][3];
+      }
+    }
+  }
+};
+
+// Scales the sums of a tile and lets the op finish them.
+template <class T, class Op>
+__device__ void finish_tile(const Op& op, const int* tile, const RowScale* scales, int first_pair,
+                            int first_token, int tokens) {
+  // Results whose inputs a thread fetches together: the loop waits for memory once a batch.
+  constexpr int kBatch = 8;
+  constexpr int kTokenStep = T::kThreads / T::kPairs;
+  const int t = static_cast<int>(threadIdx.x);
+  const int pair = first_pair + t % T::kPairs;
+  if (pair >= op.pairs()) return;
+  const PairRows pair_rows = op.rows(pair);
+  const int row = t % T::kPairs / 16 * 32 + t % 16;
+  const int end = min(T::kTokens, tokens - first_token);
+#pragma unroll 1
+  for (int begin = t / T::kPairs; begin < end; begin += kBatch * kTokenStep) {
+    typename Op::Place place[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      place[i] = op.place(first_token + min(begin + i * kTokenStep, end - 1), pair);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) op.fetch(place[i]);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int token = begin + i * kTokenStep;
+      if (token >= end) break;
+      const RowScale scale = scales[token];
+      int a = -scale.sum;
+      int b = -scale.sum;
+#pragma unroll
+      for (int k = 0; k < T::kWarpsK; ++k) {
+        const int* sums = tile + (k * T::kTokens + token) * T::kSumStride + row;
+        a += sums[0];
+        b += sums[16];
+      }
+      op.finish(place[i], static_cast<float>(a) * ((pair_rows.scale[0] / scale.s) * scale.r),
+                static_cast<float>(b) * ((pair_rows.scale[1] / scale.s) * scale.r));
+    }
+  }
+}
+
+template <class T, class Op>
+__global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut rows, int tokens) {
+  extern __shared__ uint4 shared_memory[];
+  int8_t* shared = reinterpret_cast<int8_t*>(shared_memory);
+  const int first_pair = static_cast<int>(blockIdx.x) * T::kPairs;
+  const int first_token = static_cast<int>(blockIdx.y) * T::kTokens;
+  let_next_start();
+
+  // Weights may come before the previous kernel has ended.
+  const Copies<T> copies(op, rows, first_pair, first_token, tokens);
+#pragma unroll
+  for (int s = 0; s < T::kStages - 1; ++s) {
+    copies.fetch_weights(shared + s * T::kStageBytes, s * T::kSteps);
+  }
+  wait_for_previous();
+#pragma unroll
+  for (int s = 0; s < T::kStages - 1; ++s) {
+    copies.fetch_codes(shared + s * T::kStageBytes, s * T::kSteps);
+    end_of_copies();
+  }
+  RowScale* scales = reinterpret_cast<RowScale*>(shared + T::kTileBytes);
+  for (int i = static_cast<int>(threadIdx.x); i < T::kTokens; i += T::kThreads) {
+    const int token = min(first_token + i, tokens - 1);
+    scales[i] = {rows.sum[token], rows.s[token], rows.r[token]};
+  }
+
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_k = warp % T::kWarpsK;
+  const int warp_row = warp / T::kWarpsK % T::kWarpsM * T::kRowTiles * 16;
+  const int warp_token = warp / T::kWarpsK / T::kWarpsM * T::kTokenTiles * 8;
+  WarpTile<T> tile;
+  int stage = 0;
+  int free_stage = T::kStages - 1;
+  for (int first_step = 0; first_step < copies.steps; first_step += T::kSteps) {
+    wait_for_copies_but<T::kStages - 2>();
+    // This stage has arrived for every thread, and every warp is done with the one before, which
+    // is filled next.
+    __syncthreads();
+    int8_t* next = shared + free_stage * T::kStageBytes;
+    const int next_step = first_step + (T::kStages - 1) * T::kSteps;
+    if (next_step < copies.steps) {
+      copies.fetch_weights(next, next_step);
+      copies.fetch_codes(next, next_step);
+    }
+    end_of_copies();
+    const int8_t* weights = shared + stage * T::kStageBytes;
+    const int8_t* codes = weights + T::kSteps * T::kWeightPlane;
+#pragma unroll
+    for (int step = 0; step < T::kSteps; step += T::kWarpsK) {
+      tile.add(weights + (step + warp_k) * T::kWeightPlane + warp_row * 16,
+               codes + (step + warp_k) * T::kCodePlane + warp_token * 64);
+    }
+    free_stage = stage;
+    stage = stage + 1 == T::kStages ? 0 : stage + 1;
+  }
+
+  // The sums take the place of the stages.
+  wait_for_copies();
+  __syncthreads();
+  int* sums = reinterpret_cast<int*>(shared);
+  tile.write(sums + (warp_k * T::kTokens + warp_token) * T::kSumStride + warp_row);
+  __syncthreads();
+  finish_tile<T>(op, sums, scales, first_pair, first_token, tokens);
+}
+
+// Few tokens: the weights stream once, and the warps of a block share them along K.
+using EightTokens = Tiling<2, 1, 1, 1, 8, 8, 4>;
+using ThirtyTwoTokens = Tiling<2, 4, 1, 1, 4, 8, 2>;
+using SixtyFourTokens = Tiling<2, 4, 4, 2, 1, 2, 4>;
+using ManyTokens = Tiling<4, 8, 4, 1, 1, 2, 3>;
+
+template <class T, class Op>
+void launch_product(const Op& op, const RowsOut& rows, int tokens, cudaStream_t stream) {
+  const auto blocks = [](int n, int each) { return static_cast<unsigned>((n + each - 1) / each); };
+  launch(product_kernel<T, Op>, dim3(blocks(op.pairs(), T::kPairs), blocks(tokens, T::kTokens)),
+         dim3(T::kThreads), T::kSharedBytes, stream, op, rows, tokens);
+}
+
+template <class Op>
+void multiply_rows(const Op& op, const RowsIn& in, int tokens, const Workspace& workspace,
+                   cudaStream_t stream) {
+  const RowsOut rows{workspace.codes, workspace.row_s, workspace.row_r, workspace.row_sum};
+  quantise_rows(in, rows, tokens, stream);
+  // Large tiles where there are enough of them to keep the SMs of a large GPU busy.
+  const int large_tiles = (op.pairs() + ManyTokens::kPairs - 1) / ManyTokens::kPairs *
+                          ((tokens + ManyTokens::kTokens - 1) / ManyTokens::kTokens);
+  const bool large_fits = ManyTokens::kSharedBytes <= max_dynamic_shared();
+  if (tokens <= 8) {
+    launch_product<EightTokens>(op, rows, tokens, stream);
+  } else if (tokens <= 32) {
+    launch_product<ThirtyTwoTokens>(op, rows, tokens, stream);
+  } else if (large_tiles >= 200 && large_fits) {
+    launch_product<ManyTokens>(op, rows, tokens, stream);
+  } else {
+    launch_product<SixtyFourTokens>(op, rows, tokens, stream);
+  }
+}
+
+}  // namespace
+
+void qkv_rows(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  const QkvOp op{args.q,        args.k,        args.v,      words_per_row(args.dim),
+                 args.rope_cos, args.rope_sin, args.places, args.q_out,
+                 args.kv};
+  multiply_rows(op, {args.x, args.gain, args.eps, args.dim, args.fault, args.layer}, args.rows,
+                workspace, stream);
+}
+
+void project_rows(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  const ProjectOp op{args.w, words_per_row(args.w.cols), args.x, args.fault, args.layer};
+  multiply_rows(op, {args.y, args.gain, args.eps, args.w.cols, args.fault, args.layer}, args.rows,
+                workspace, stream);
+}
+
+void ffn_up_rows(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  const FfnUpOp op{args.gate, args.up, words_per_row(args.gate.cols), args.act, args.u};
+  multiply_rows(op, {args.x, args.gain, args.eps, args.gate.cols, args.fault, args.layer},
+                args.rows, workspace, stream);
+}
+
+}  // namespace edgellm::cuda

@@ -1,0 +1,311 @@
+// The CUDA kernels for many rows against ref and cpu, bit for bit. They are called by name here, so
+// that row counts for which the ops prefer other kernels are tested too.
+#include <catch2/catch.hpp>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cuda/attention_prefill.h"
+#include "kernels/cuda/matmul.h"
+#include "tests/kernels/gpu_data.h"
+#include "tests/kernels/op_data.h"
+
+namespace edgellm {
+namespace {
+
+using namespace edgellm::test;
+
+// cpu is proven equal to ref (cpu_ops_test.cpp) and fast enough for the real shapes.
+cpu::Pool& pool() {
+  static cpu::Pool instance(8, cpu::primitives());
+  return instance;
+}
+
+constexpr int kAllRows[] = {1, 2, 3, 7, 8, 9, 16, 31, 33, 64, 65, 130, 512};
+constexpr int kRealRows[] = {2, 8, 30, 64, 130, 512};
+
+// Row counts for a shape: the larger ones only where the product stays small, or for real shapes.
+std::vector<int> row_counts(int cols, int dim, bool real) {
+  std::vector<int> counts;
+  if (real) return {std::begin(kRealRows), std::end(kRealRows)};
+  for (int rows : kAllRows) {
+    if (static_cast<double>(rows) * cols * dim < 3e7) counts.push_back(rows);
+  }
+  return counts;
+}
+
+struct ProductShape {
+  int cols, rows;
+  bool real = false;
+};
+
+TEST_CASE("CUDA attn_out and ffn_down of many rows give the bits of cpu", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(31);
+  const ProductShape shapes[] = {{1, 1},
+                                 {31, 33},
+                                 {33, 31},
+                                 {4, 2},
+                                 {64, 64},
+                                 {65, 3},
+                                 {100, 127},
+                                 {128, 257},
+                                 {300, 70},
+                                 {1028, 129},
+                                 {23040, 9},
+                                 {576, 576, true},
+                                 {1536, 576, true},
+                                 {2560, 2560, true},
+                                 {6912, 2560, true}};
+  for (const ProductShape& shape : shapes) {
+    const TernaryData w(random, shape.rows, shape.cols, random.below(2) == 1);
+    const std::vector<float> gain = gains(random, shape.cols);
+    const TernaryOnDevice device_w(w.matrix);
+    const OnDevice<float> device_gain(gain);
+    for (int rows : row_counts(shape.cols, shape.rows, shape.real)) {
+      const bool sub_norm = random.below(2) == 1;
+      INFO("cols " << shape.cols << ", dim " << shape.rows << ", rows " << rows << ", sub-norm "
+                   << sub_norm);
+      const std::vector<float> y = activation_rows(random, rows, shape.cols);
+      std::vector<float> x = random.normals(static_cast<size_t>(rows * shape.rows), 3.0f);
+      const OnDevice<float> device_y(y), device_x(x);
+      int32_t fault = 0;
+      cpu::attn_out(
+          {y.data(), sub_norm ? gain.data() : nullptr, 1e-5f, w.matrix, x.data(), rows, 0, &fault},
+          pool());
+      const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
+      const WorkspaceOnDevice workspace(static_cast<size_t>(rows), shape.cols, 1, 1, 1);
+      cuda::project_rows({device_y.data(), sub_norm ? device_gain.data() : nullptr, 1e-5f,
+                          device_w.matrix, device_x.data(), rows, 0, device_fault.data()},
+                         workspace.workspace, nullptr);
+      finish();
+      REQUIRE(first_difference(x, device_x.read()) == "");
+      REQUIRE(device_fault.read()[0] == 0);
+      workspace.codes.read();
+    }
+  }
+}
+
+TEST_CASE("CUDA ffn_up of many rows gives the bits of cpu", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(32);
+  const ProductShape shapes[] = {{1, 1},    {31, 33},   {36, 31},          {320, 864},
+                                 {577, 65}, {640, 257}, {576, 1536, true}, {2560, 6912, true}};
+  for (const ProductShape& shape : shapes) {
+    const TernaryData gate(random, shape.rows, shape.cols);
+    const TernaryData up(random, shape.rows, shape.cols, true);
+    const std::vector<float> gain = gains(random, shape.cols);
+    const TernaryOnDevice device_gate(gate.matrix), device_up(up.matrix);
+    const OnDevice<float> device_gain(gain);
+    for (int rows : row_counts(shape.cols, 2 * shape.rows, shape.real)) {
+      const GateActivation act =
+          random.below(2) == 1 ? GateActivation::kRelu2 : GateActivation::kSilu;
+      INFO("dim " << shape.cols << ", ffn " << shape.rows << ", rows " << rows);
+      const std::vector<float> x = activation_rows(random, rows, shape.cols);
+      std::vector<float> expected(static_cast<size_t>(rows * shape.rows));
+      int32_t fault = 0;
+      cpu::ffn_up({x.data(), gain.data(), 1e-5f, gate.matrix, up.matrix, act, expected.data(), rows,
+                   0, &fault},
+                  pool());
+      const OnDevice<float> device_x(x), u(expected.size());
+      const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
+      const WorkspaceOnDevice workspace(static_cast<size_t>(rows), shape.cols, 1, 1, 1);
+      cuda::ffn_up_rows({device_x.data(), device_gain.data(), 1e-5f, device_gate.matrix,
+                         device_up.matrix, act, u.data(), rows, 0, device_fault.data()},
+                        workspace.workspace, nullptr);
+      finish();
+      REQUIRE(first_difference(expected, u.read()) == "");
+      REQUIRE(device_fault.read()[0] == 0);
+    }
+  }
+}
+
+TEST_CASE("CUDA products of many rows report values that are not finite", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(33);
+  const int cols = 100;
+  const int dim = 40;
+  const int rows = 5;
+  const TernaryData w(random, dim, cols);
+  const TernaryOnDevice device_w(w.matrix);
+  const std::vector<float> gain = gains(random, cols);
+  const OnDevice<float> device_gain(gain);
+  for (float bad :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(),
+        std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+    for (bool sub_norm : {false, true}) {
+      INFO("value " << bad << ", sub-norm " << sub_norm);
+      std::vector<float> y = random.normals(static_cast<size_t>(rows * cols));
+      y[static_cast<size_t>(3 * cols + random.below(cols))] = bad;
+      const std::vector<float> x(static_cast<size_t>(rows * dim), 1.0f);
+      const OnDevice<float> device_y(y), device_x(x);
+      const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
+      const WorkspaceOnDevice workspace(rows, cols, 1, 1, 1);
+      cuda::project_rows({device_y.data(), sub_norm ? device_gain.data() : nullptr, 1e-5f,
+                          device_w.matrix, device_x.data(), rows, 6, device_fault.data()},
+                         workspace.workspace, nullptr);
+      finish();
+      CHECK(device_fault.read()[0] == 7);
+      // The codes of that row are 0.
+      const std::vector<int8_t> codes = workspace.codes.read();
+      const size_t pitch = cuda::quantised_row_bytes(cols);
+      for (size_t i = 3 * pitch; i < 4 * pitch; ++i) REQUIRE(codes[i] == 0);
+    }
+  }
+  // A residual that overflows.
+  const std::vector<float> y(static_cast<size_t>(rows * cols), 3e38f);
+  const std::vector<float> x(static_cast<size_t>(rows * dim), 3e38f);
+  const OnDevice<float> device_y(y), device_x(x);
+  const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
+  const WorkspaceOnDevice workspace(rows, cols, 1, 1, 1);
+  cuda::project_rows({device_y.data(), nullptr, 1e-5f, device_w.matrix, device_x.data(), rows, 6,
+                      device_fault.data()},
+                     workspace.workspace, nullptr);
+  finish();
+  CHECK(device_fault.read()[0] == 7);
+}
+
+// Places of the rows of one pass after the other: prompts from the start and in mid-context, chunk
+// borders inside a tile of rows, several sequences, rows of a sequence in falling order.
+std::vector<Pass> prefill_passes() {
+  std::vector<Pass> passes;
+  const auto add = [&](int sequence, int first, int end) {
+    for (int p = first; p < end; ++p) {
+      passes.back().sequence.push_back(sequence);
+      passes.back().position.push_back(p);
+    }
+  };
+  for (int rows : {1, 2, 3, 7, 9, 31, 64, 65, 130}) {
+    passes.emplace_back();
+    add(0, 0, rows);
+  }
+  passes.emplace_back();  // mid-context
+  add(0, 130, 203);
+  passes.emplace_back();  // several sequences, unequal lengths
+  add(1, 0, 70);
+  add(2, 0, 5);
+  add(0, 203, 204);
+  add(3, 0, 61);
+  passes.emplace_back();
+  add(3, 61, 66);
+  add(0, 204, 205);
+  add(1, 70, 75);
+  add(2, 5, 6);
+  passes.emplace_back();  // falling positions; a sequence that comes back
+  add(2, 6, 140);
+  std::reverse(passes.back().position.begin(), passes.back().position.end());
+  add(1, 75, 77);
+  add(2, 140, 142);
+  return passes;
+}
+
+struct HeadShape {
+  int heads, kv_heads, head_dim;
+};
+
+// Runs the passes on one cache on the GPU, and by ref (qkv) and cpu (attention).
+void check_qkv_and_attention(Random& random, const HeadShape& shape, KvType type, int dim,
+                             int max_positions, int sequences, const std::vector<Pass>& passes) {
+  const TernaryData q(random, shape.heads * shape.head_dim, dim);
+  const TernaryData k(random, shape.kv_heads * shape.head_dim, dim, true);
+  const TernaryData v(random, shape.kv_heads * shape.head_dim, dim);
+  const std::vector<float> gain = gains(random, dim);
+  const RopeData rope(max_positions, shape.head_dim, 10000.0);
+  CacheData cache(random, sequences, max_positions, random.below(2) == 0 ? 64 : 128, shape.kv_heads,
+                  shape.head_dim, type);
+  const TernaryOnDevice device_q(q.matrix), device_k(k.matrix), device_v(v.matrix);
+  const OnDevice<float> device_gain(gain), cosine(rope.cosine), sine(rope.sine);
+  const OnDevice<uint8_t> device_keys(cache.k), device_values(cache.v);
+  const OnDevice<int32_t> table(cache.block_table);
+  KvCache device_cache = cache.cache;
+  device_cache.k = device_keys.data();
+  device_cache.v = device_values.data();
+  device_cache.block_table = table.data();
+
+  for (const Pass& pass : passes) {
+    const int rows = static_cast<int>(pass.sequence.size());
+    INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim << ", rows "
+                  << rows);
+    const std::vector<float> x = activation_rows(random, rows, dim);
+    const size_t width = static_cast<size_t>(rows * shape.heads * shape.head_dim);
+    int32_t fault = 0;
+    std::vector<float> expected_q(width), expected_out(width);
+    QkvArgs args;
+    args.x = x.data();
+    args.gain = gain.data();
+    args.eps = 1e-6f;
+    args.q = q.matrix;
+    args.k = k.matrix;
+    args.v = v.matrix;
+    args.rope_cos = rope.cosine.data();
+    args.rope_sin = rope.sine.data();
+    args.places = {pass.sequence.data(), pass.position.data()};
+    args.q_out = expected_q.data();
+    args.kv = cache.cache;
+    args.rows = rows;
+    args.dim = dim;
+    args.heads = shape.heads;
+    args.fault = &fault;
+    ref::qkv(args);
+    const CacheData cpu_cache = cache.reordered_for_cpu();
+    cpu::attention(
+        {expected_q.data(), cpu_cache.cache, args.places, expected_out.data(), rows, shape.heads},
+        pool());
+
+    const OnDevice<float> device_x(x), q_out(width), out(width);
+    const OnDevice<int32_t> sequence(pass.sequence), position(pass.position);
+    const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
+    const WorkspaceOnDevice workspace(static_cast<size_t>(rows), dim, 1, 1, 1);
+    QkvArgs device = args;
+    device.x = device_x.data();
+    device.gain = device_gain.data();
+    device.q = device_q.matrix;
+    device.k = device_k.matrix;
+    device.v = device_v.matrix;
+    device.rope_cos = cosine.data();
+    device.rope_sin = sine.data();
+    device.places = {sequence.data(), position.data()};
+    device.q_out = q_out.data();
+    device.kv = device_cache;
+    device.fault = device_fault.data();
+    cuda::qkv_rows(device, workspace.workspace, nullptr);
+    cuda::attention_rows(
+        {q_out.data(), device_cache, device.places, out.data(), rows, shape.heads}, nullptr);
+    finish();
+    REQUIRE(first_difference(expected_q, q_out.read()) == "");
+    const CacheData expected = cache.reordered(cuda::key_index, cuda::value_index);
+    REQUIRE(device_keys.read() == expected.k);
+    REQUIRE(device_values.read() == expected.v);
+    REQUIRE(first_difference(expected_out, out.read()) == "");
+    REQUIRE(device_fault.read()[0] == 0);
+  }
+}
+
+TEST_CASE("CUDA qkv and attention of many rows give the bits of ref", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(34);
+  const HeadShape shapes[] = {{6, 2, 64},  {5, 1, 80}, {4, 4, 96},  {2, 1, 100},  {40, 1, 64},
+                              {4, 1, 128}, {3, 3, 20}, {2, 2, 256}, {18, 1, 256}, {7, 1, 36}};
+  for (const HeadShape& shape : shapes) {
+    for (KvType type : {KvType::kF16, KvType::kF32}) {
+      check_qkv_and_attention(random, shape, type, 31, 205, 4, prefill_passes());
+    }
+  }
+}
+
+TEST_CASE("CUDA qkv and attention of 512 rows give the bits of ref for real shapes", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(35);
+  const HeadShape shapes[] = {{9, 3, 64}, {20, 5, 128}, {12, 4, 256}, {32, 32, 100}};
+  for (const HeadShape& shape : shapes) {
+    std::vector<Pass> passes(3);
+    for (int p = 0; p < 700; ++p) {
+      Pass& pass = passes[p < 512 ? 0u : p < 642 ? 1u : 2u];
+      pass.sequence.push_back(0);
+      pass.position.push_back(p);
+    }
+    check_qkv_and_attention(random, shape, KvType::kF16, 124, 700, 1, passes);
+  }
+}
+
+}  // namespace
+}  // namespace edgellm
