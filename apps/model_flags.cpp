@@ -132,20 +132,22 @@ EngineOptions engine_options(const EngineFlags& flags, const ModelConfig& config
   if (flags.prefill_chunk != 0) options.max_rows = flags.prefill_chunk;
   options.max_rows = std::min(options.max_rows, options.context);
   options.use_graph = !flags.no_graph;
+  options.full_head = flags.full_head;
   return options;
 }
 
-uint64_t weight_bytes_per_token(const ModelFile& model) {
+uint64_t weight_bytes_per_token(const ModelFile& model, uint64_t head_copy_bytes) {
   const DenseTensor& embedding = model.weights().embedding;
   uint64_t bytes = 0;
   for (const Section& section : model.sections()) {
     if (section.dtype != DType::kU8) bytes += section.bytes;
   }
-  if (!model.config().tied_head) {
-    const uint64_t element_bytes = embedding.dtype == DType::kF32 ? 4 : 2;
-    bytes -= element_bytes * static_cast<uint64_t>(embedding.rows) *
-             static_cast<uint64_t>(embedding.cols);
-  }
+  const auto bytes_of = [](const DenseTensor& tensor) {
+    const uint64_t element_bytes = tensor.dtype == DType::kF32 ? 4 : 2;
+    return element_bytes * static_cast<uint64_t>(tensor.rows) * static_cast<uint64_t>(tensor.cols);
+  };
+  if (!model.config().tied_head) bytes -= bytes_of(embedding);
+  if (head_copy_bytes > 0) bytes += head_copy_bytes - bytes_of(model.weights().head);
   return bytes;
 }
 

@@ -268,8 +268,8 @@ void check_qkv_and_attention(Random& random, const HeadShape& shape, KvType type
     device.kv = device_cache;
     device.fault = device_fault.data();
     cuda::qkv_rows(device, workspace.workspace, nullptr);
-    cuda::attention_rows(
-        {q_out.data(), device_cache, device.places, out.data(), rows, shape.heads}, nullptr);
+    cuda::attention_rows({q_out.data(), device_cache, device.places, out.data(), rows, shape.heads},
+                         nullptr);
     finish();
     REQUIRE(first_difference(expected_q, q_out.read()) == "");
     const CacheData expected = cache.reordered(cuda::key_index, cuda::value_index);
