@@ -233,7 +233,7 @@ struct DeviceState {
     workspace.max_chunks = chunks;
     workspace.attention =
         placer_.take<float>(inline_rows * static_cast<size_t>(config.heads) *
-                            static_cast<size_t>(chunks) * static_cast<size_t>(config.head_dim + 2));
+                            static_cast<size_t>(chunks) * static_cast<size_t>(cuda::attention_state(config.head_dim)));
     workspace.attention_done =
         placer_.take<int32_t>(inline_rows * static_cast<size_t>(config.heads));
     workspace.best = placer_.take<unsigned long long>(kLogitRows);
