@@ -85,7 +85,22 @@ struct KeyRow {
     return kExact ? from % kLoads * kScoreLanes + from / kLoads : from;
   }
 
-  __device__ static void load(const Element* keys, int lane, int head_dim, float (&k)[kLane]) {
+  // The lane's dimensions of a query (Shared::q).
+  __device__ static void load_query(const float4* query, int lane, float (&q)[kLane]) {
+#pragma unroll
+    for (int i = 0; i < kLane / 4; ++i) {
+      const float4 word = query[i * kScoreLanes + lane];
+      q[4 * i] = word.x;
+      q[4 * i + 1] = word.y;
+      q[4 * i + 2] = word.z;
+      q[4 * i + 3] = word.w;
+    }
+  }
+
+  // Their dot product with those of a key, its part of the tree.
+  __device__ static float dot(const Element* keys, int lane, int head_dim,
+                              const float (&q)[kLane]) {
+    float k[kLane];
     if constexpr (kExact) {
 #pragma unroll
       for (int i = 0; i < kLoads; ++i) {
@@ -101,19 +116,6 @@ struct KeyRow {
         const int d = lane + kScoreLanes * m;
         k[m] = d < head_dim ? widen_element(keys[key_index(0, d, head_dim)]) : 0.0f;
       }
-    }
-  }
-
-  // Dot product of the lane's dimensions with those of a query (Shared::q), its part of the tree.
-  __device__ static float dot(const float (&k)[kLane], const float4* query, int lane) {
-    float q[kLane];
-#pragma unroll
-    for (int i = 0; i < kLane / 4; ++i) {
-      const float4 word = query[i * kScoreLanes + lane];
-      q[4 * i] = word.x;
-      q[4 * i + 1] = word.y;
-      q[4 * i + 2] = word.z;
-      q[4 * i + 3] = word.w;
     }
     return fold_products<1, kLane>([&](int m) { return q[m] * k[m]; }, 0);
   }
@@ -297,9 +299,11 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
   const size_t first_value = (static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
                               static_cast<size_t>(first_head)) *
                              static_cast<size_t>(head_dim);
-  // A pass has kCount slots: heads_at_once heads, and of each chunks_at_once chunks.
+  // A pass has kCount slots: heads_at_once heads, and of each a power of two of chunks (kCount is
+  // one), slot = head * chunks_at_once + chunk.
   const int heads_at_once = min(n_heads, kCount);
-  const int chunks_at_once = kCount / heads_at_once;
+  const int chunk_bits = 31 - __clz(kCount / heads_at_once);
+  const int chunks_at_once = 1 << chunk_bits;
 
   bool rehearsal = true;
   int first = begin_chunk;  // of up to kCount chunks whose keys and values are in shared memory
@@ -346,7 +350,6 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     copied = available;
     const int pass_heads = min(heads_at_once, n_heads - h0);
     const int pass_chunks = min(chunks_at_once, n_chunks - c0);
-    const int slots = pass_heads * pass_chunks;
     if (!rehearsal) {
       for (int i = t; i < pass_heads * kDims; i += kThreads + 32) {
         const int d = i % kDims;
@@ -364,17 +367,17 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
         min(rehearsal ? 5 : pass_chunks * kAttentionChunk, in_use - begin);
     if (!service) {
 #pragma unroll 1
-      for (int p = t / kScoreLanes; p - t / kScoreLanes < count; p += kPositions) {
-        float k[Keys::kLane];
-        Keys::load(keys + (begin + p) * head_dim, lane, head_dim, k);
-#pragma unroll 1
-        for (int h = 0; h < pass_heads; ++h) {
-          float score = Keys::dot(k, shared.q[h], lane);
+      for (int h = 0; h < pass_heads; ++h) {
+        float q[Keys::kLane];
+        Keys::load_query(shared.q[h], lane, q);
+#pragma unroll 2
+        for (int p = t / kScoreLanes; p - t / kScoreLanes < count; p += kPositions) {
+          float score = Keys::dot(keys + (begin + p) * head_dim, lane, head_dim, q);
           for (int width = kScoreLanes / 2; width >= 1; width /= 2) {
             score += __shfl_xor_sync(kAllLanes, score, width);
           }
           if (lane == 0) {
-            shared.p[h * pass_chunks + p / kAttentionChunk][p % kAttentionChunk] =
+            shared.p[(h << chunk_bits) + p / kAttentionChunk][p % kAttentionChunk] =
                 (score + 0.0f) * scale;
           }
         }
@@ -385,7 +388,9 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     __syncthreads();
     // Positions of the slot of a warp, a lane, a thread.
     const auto count_of = [&](int slot) {
-      return slot < slots ? min(kAttentionChunk, count - slot % pass_chunks * kAttentionChunk) : 0;
+      return slot >> chunk_bits < pass_heads
+                 ? min(kAttentionChunk, count - (slot & (chunks_at_once - 1)) * kAttentionChunk)
+                 : 0;
     };
     if (count_of(t / 32) > 0) {
       const int in_slot = count_of(t / 32);
@@ -400,12 +405,13 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     __syncthreads();
 
     const int slot = service ? t - kThreads : own_slot;
-    const int in_slot = (count_of(slot) + 3) & ~3;
+    const int in_slot = (max(0, count_of(slot)) + 3) & ~3;
+    const int chunk = slot & (chunks_at_once - 1);
     const bool merges = alone || rehearsal;
     float* const state =
-        in_slot > 0 ? states.of(args, row, first_head + h0 + slot / pass_chunks,
-                                first + c0 + slot % pass_chunks)
-                    : nullptr;
+        in_slot > 0
+            ? states.of(args, row, first_head + h0 + (slot >> chunk_bits), first + c0 + chunk)
+            : nullptr;
     if (service) {
       float max = -INFINITY;
       float chunk_sum = 0.0f;
@@ -422,7 +428,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
         }
         float sum = 0.0f;
 #pragma unroll 1
-        for (int i = 0; i < slots; ++i) {
+        for (int i = 0; i < pass_chunks; ++i) {
           sum = fmaf(sum, __shfl_sync(kAllLanes, factors.a, i),
                      __shfl_sync(kAllLanes, chunk_sum * factors.b, i));
         }
@@ -434,8 +440,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     } else if (in_slot > 0 && own_d < head_dim) {
       const float2 o = weighted_values(
           shared.p[slot],
-          values + (begin + slot % pass_chunks * kAttentionChunk) * head_dim + own_d, head_dim,
-          in_slot);
+          values + (begin + chunk * kAttentionChunk) * head_dim + own_d, head_dim, in_slot);
       float* to = (merges ? shared.o[slot] : state) + own_d;
       to[0] = o.x;
       to[1] = o.y;
@@ -444,7 +449,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     if (merges && t < head_dim) {
       float merged = 0.0f;
 #pragma unroll 1
-      for (int i = 0; i < slots; ++i) {
+      for (int i = 0; i < pass_chunks; ++i) {
         merged = fmaf(merged, shared.a[i], shared.o[i][t] * shared.b[i]);
       }
       *(rehearsal ? shared.aside + t : args.out + first_value + t) = merged / shared.sum;
