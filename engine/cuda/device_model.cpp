@@ -191,7 +191,8 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
 
   const size_t heads = static_cast<size_t>(config.heads);
   const size_t state_bytes = heads * static_cast<size_t>(workspace.max_chunks) *
-                             static_cast<size_t>(config.head_dim + 2) * sizeof(float);
+                             static_cast<size_t>(cuda::attention_state(config.head_dim)) *
+                             sizeof(float);
   const size_t used = placer_.used() - plan.weights - plan.head_copy - plan.kv_cache;
   const size_t left = used < kWorkspaceBytes ? kWorkspaceBytes - used : 0;
   const size_t state_rows = std::clamp<size_t>(left / (state_bytes + 4096), 1,

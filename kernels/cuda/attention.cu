@@ -1,10 +1,13 @@
 // FlashDecoding with a fixed order (kernels/ops.h): chunks of 64 positions in parallel, merged in
 // ascending order. A few rows, each with a long past: decode. Many: attention_prefill.cu.
 //
-// A block takes a run of chunks for one query head of one row, a few chunks at a time. Keys and
-// values that earlier steps have left in the cache are fetched before the previous kernel has
-// ended. Short contexts are one block's work from end to end; for long ones each block leaves the
-// states of its chunks in the workspace, and the block that finishes last merges them.
+// A short context is one block's work for each query head, from end to end. A long one is cut into
+// runs of chunks: a block takes a run for all query heads of a kv head, which share its keys and
+// values, and leaves the states of its chunks in the workspace; the block that finishes last merges
+// them. Which of the two it is depends on the position only; the grid is the same.
+//
+// Keys and values that earlier steps have left in the cache are fetched before the previous kernel
+// has ended; then, as those of linear.cu, a block rehearses its work.
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/attention_prefill.h"
@@ -19,25 +22,34 @@ namespace {
 constexpr int kScoreLanes = kKeyLanes;
 // Positions that a block scores at once.
 constexpr int kPositions = kThreads / kScoreLanes;
-// Up to this many passes over its chunks a block works alone.
-constexpr int kPassesAlone = 2;
 
 // What the kernels need of the workspace.
 struct States {
-  float* states;  // [row, head, max_chunks, head_dim + 2]: max, sum, o
-  int32_t* done;  // [row, head]
+  float* states;  // [row, head, max_chunks, size]: o[head_dim], max, sum
+  int32_t* done;  // [row, kv head]
   int max_chunks;
+  int size;
+
+  __device__ float* of(const AttentionArgs& args, int row, int head, int chunk) const {
+    return states + ((static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
+                      static_cast<size_t>(head)) *
+                         static_cast<size_t>(max_chunks) +
+                     static_cast<size_t>(chunk)) *
+                        static_cast<size_t>(size);
+  }
 };
 
+// kCount: slots, each a chunk of one head.
 template <int kDims, int kCount>
 struct Shared {
-  float p[kCount * kAttentionChunk];
+  float4 q[kCount][kDims / 4];  // of head h: [dimensions of a lane / 4][lane]
+  float p[kCount][kAttentionChunk];
   float o[kCount][kDims];  // of chunks that the block merges itself
   float aside[kDims];      // what a rehearsal would put out
   float max[kCount];
   float a[kCount];  // factors of the merge
   float b[kCount];
-  float sum;  // of all chunks so far
+  float sum;  // of all chunks
   size_t tile[kCount];
   bool last;
 };
@@ -73,7 +85,19 @@ struct KeyRow {
     return kExact ? from % kLoads * kScoreLanes + from / kLoads : from;
   }
 
-  // Dot product of the lane's dimensions with those of a query, its part of the tree.
+  // The lane's dimensions of a query (Shared::q).
+  __device__ static void load_query(const float4* query, int lane, float (&q)[kLane]) {
+#pragma unroll
+    for (int i = 0; i < kLane / 4; ++i) {
+      const float4 word = query[i * kScoreLanes + lane];
+      q[4 * i] = word.x;
+      q[4 * i + 1] = word.y;
+      q[4 * i + 2] = word.z;
+      q[4 * i + 3] = word.w;
+    }
+  }
+
+  // Their dot product with those of a key, its part of the tree.
   __device__ static float dot(const Element* keys, int lane, int head_dim,
                               const float (&q)[kLane]) {
     float k[kLane];
@@ -161,88 +185,101 @@ struct MergeFactors {
 // its own state, exactly.
 constexpr float kEmpty = -INFINITY;
 
-__device__ inline float* state_of(const AttentionArgs& args, const States& states, int row,
-                                  int head, int chunk) {
-  return states.states +
-         ((static_cast<size_t>(row) * static_cast<size_t>(args.heads) + static_cast<size_t>(head)) *
-              static_cast<size_t>(states.max_chunks) +
-          static_cast<size_t>(chunk)) *
-             static_cast<size_t>(args.kv.head_dim + 2);
-}
-
-// Merges the states of a row's chunks for one head, a thread for each dimension.
-__device__ void merge_states(const AttentionArgs& args, const States& states, int row, int head,
-                             int chunks, float* out) {
-  constexpr int kBatch = 8;
-  const int d = static_cast<int>(threadIdx.x);
-  const int lane = d % 32;
+// Merges the states of all chunks of a row's heads first_head .. first_head + group - 1, with the
+// whole block and `memory` of `bytes` bytes.
+template <int kDims>
+__device__ void merge_states(const AttentionArgs& args, const States& states, int row,
+                             int first_head, int group, int chunks, uint4* memory, int bytes) {
+  constexpr int kPairs = kDims / 2;               // threads of a head: two dimensions each
+  constexpr int kHeads = (kThreads + 32) / kPairs;  // at a time
+  const int t = static_cast<int>(threadIdx.x);
   const int head_dim = args.kv.head_dim;
-  // Whole warps stay together: lanes exchange the factors.
-  if (d / 32 * 32 >= head_dim) return;
-  const int own_d = min(d, head_dim - 1);
-  const size_t stride = static_cast<size_t>(head_dim + 2);
-  float running = kEmpty;
-  float sum = 0.0f;
-  float o = 0.0f;
-  for (int begin = 0; begin < chunks; begin += 32) {
-    const float* state = state_of(args, states, row, head, begin);
-    const int count = min(32, chunks - begin);
-    float max = -INFINITY;
-    float chunk_sum = 0.0f;
-    if (lane < count) {
-      max = __ldcg(state + static_cast<size_t>(lane) * stride);
-      chunk_sum = __ldcg(state + static_cast<size_t>(lane) * stride + 1);
-    }
-    const MergeFactors factors(max, running);
-    const float scaled_sum = chunk_sum * factors.b;
-    for (int c = 0; c < count; c += kBatch) {
-      float chunk_o[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        chunk_o[i] = c + i < count
-                         ? __ldcg(state + static_cast<size_t>(c + i) * stride + 2 + own_d)
-                         : 0.0f;
-      }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int from = (c + i) % 32;
-        const float a = __shfl_sync(kAllLanes, factors.a, from);
-        const float b = __shfl_sync(kAllLanes, factors.b, from);
-        const float s = __shfl_sync(kAllLanes, scaled_sum, from);
-        if (c + i < count) {
-          sum = fmaf(sum, a, s);
-          o = fmaf(o, a, chunk_o[i] * b);
+  const int words = states.size / 4;
+  // States [head, chunk] of as many chunks as there is room for, then their factors {a, b, sum b}.
+  const int tile = min(chunks, bytes / 16 / (kHeads * (words + 1)));
+  float4* const factors = reinterpret_cast<float4*>(memory + kHeads * tile * words);
+#pragma unroll 1
+  for (int begin = 0; begin < group; begin += kHeads) {
+    const int heads = min(kHeads, group - begin);
+    const int h = t / kPairs;
+    const int d = t % kPairs * 2;
+    const bool merges = h < heads && d < head_dim;
+    float running = kEmpty;  // maximum of the head of the thread's warp
+    float sum = 0.0f;
+    float2 o = {0.0f, 0.0f};
+#pragma unroll 1
+    for (int first = 0; first < chunks; first += tile) {
+      const int count = min(tile, chunks - first);
+#pragma unroll 1
+      for (int i = 0; i < heads; ++i) {
+        const uint4* from = reinterpret_cast<const uint4*>(
+            states.of(args, row, first_head + begin + i, first));
+        for (int w = t; w < count * words; w += kThreads + 32) {
+          copy_async(memory + i * tile * words + w, from + w);
         }
       }
+      wait_for_copies();
+      __syncthreads();
+      if (t / 32 < heads) {
+        const float* head_states = reinterpret_cast<const float*>(memory + t / 32 * tile * words);
+#pragma unroll 1
+        for (int c = t % 32; c - t % 32 < count; c += 32) {
+          const float* state = head_states + min(c, count - 1) * states.size + head_dim;
+          const MergeFactors merge(c < count ? state[0] : -INFINITY, running);
+          if (c < count) {
+            factors[t / 32 * tile + c] = {merge.a, merge.b, state[1] * merge.b, 0.0f};
+          }
+        }
+      }
+      __syncthreads();
+      if (merges) {
+        const float* own = reinterpret_cast<const float*>(memory + h * tile * words) + d;
+#pragma unroll 4
+        for (int c = 0; c < count; ++c) {
+          const float4 factor = factors[h * tile + c];
+          const float2 v = *reinterpret_cast<const float2*>(own + c * states.size);
+          sum = fmaf(sum, factor.x, factor.z);
+          o.x = fmaf(o.x, factor.x, v.x * factor.y);
+          o.y = fmaf(o.y, factor.x, v.y * factor.y);
+        }
+      }
+      __syncthreads();
+    }
+    if (merges) {
+      float* out = args.out + (static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
+                               static_cast<size_t>(first_head + begin + h)) *
+                                  static_cast<size_t>(head_dim);
+      out[d] = o.x / sum;
+      out[d + 1] = o.y / sum;
     }
   }
-  if (d < head_dim) out[d] = o / sum;
 }
 
-// As those of linear.cu, a block rehearses its work before the previous kernel has ended.
 template <class Element, int kDims, bool kExact, int kCount>
 __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     decode_kernel(AttentionArgs args, States states, int group, float scale) {
   using Keys = KeyRow<Element, kDims, kExact>;
-  constexpr int kPerChunk = kThreads / kCount;  // threads that sum a chunk's values
-  extern __shared__ uint4 memory[];             // keys, then values: [kCount, 64, head_dim] each
+  constexpr int kPerSlot = kThreads / kCount;  // threads that sum a slot's values
+  extern __shared__ uint4 memory[];            // keys, then values: [kCount, 64, head_dim] each
   __shared__ Shared<kDims, kCount> shared;
   const int t = static_cast<int>(threadIdx.x);
   const bool service = t >= kThreads;
   const int head_dim = kExact ? kDims : args.kv.head_dim;
-  const int head = static_cast<int>(blockIdx.x);
-  const int worker = static_cast<int>(blockIdx.y);
-  const int row = static_cast<int>(blockIdx.z);
+  const int block = static_cast<int>(blockIdx.x);
+  const int row = static_cast<int>(blockIdx.y);
   let_next_start();
 
   // Places are inputs of the step, written before its first kernel starts.
   const int sequence = args.places.sequence[row];
   const int position = args.places.position[row];
   const int chunks = position / kAttentionChunk + 1;
-  const int workers =
-      chunks <= kPassesAlone * kCount ? 1 : min(static_cast<int>(gridDim.y), chunks);
-  if (worker >= workers) return;
-  // This block's chunks.
+  const bool alone = chunks <= kCount;
+  const int workers = alone ? 1 : min(static_cast<int>(gridDim.x) / args.kv.kv_heads, chunks);
+  const int kv_head = alone ? block / group : block % args.kv.kv_heads;
+  const int worker = alone ? 0 : block / args.kv.kv_heads;
+  const int first_head = alone ? block : kv_head * group;
+  const int n_heads = alone ? 1 : group;
+  if (first_head >= args.heads || worker >= workers) return;
   const int begin_chunk = chunks * worker / workers;
   const int end_chunk = chunks * (worker + 1) / workers;
   // Keys and values from `fresh` on are written by this pass, those before by earlier ones.
@@ -253,39 +290,43 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
   }
 
   const int lane = t % kScoreLanes;
-  const int own_chunk = t / kPerChunk;  // whose values the thread sums, among those of a pass
-  const int own_d = t % kPerChunk * 2;
+  const int own_slot = t / kPerSlot;  // whose values the thread sums
+  const int own_d = t % kPerSlot * 2;
   const int row_bytes = head_dim * static_cast<int>(sizeof(Element));
   const int tile_words = kAttentionChunk * row_bytes / 16;
   const Element* keys = reinterpret_cast<const Element*>(memory);
   Element* values = reinterpret_cast<Element*>(memory + kCount * tile_words);
-  const size_t row_of_heads = (static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
-                               static_cast<size_t>(head)) *
-                              static_cast<size_t>(head_dim);
-  float q[Keys::kLane] = {};
-  float running = kEmpty;  // the service warp's
-  float sum = 0.0f;
-  float merged = 0.0f;  // of dimension t
-  int copied = 0;       // positions of the pass whose keys and values are fetched
-  int tiles_from = -1;  // the pass whose shared.tile is filled
-  bool rehearsal = true;
+  const size_t first_value = (static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
+                              static_cast<size_t>(first_head)) *
+                             static_cast<size_t>(head_dim);
+  // A pass has kCount slots: heads_at_once heads, and of each a power of two of chunks (kCount is
+  // one), slot = head * chunks_at_once + chunk.
+  const int heads_at_once = min(n_heads, kCount);
+  const int chunk_bits = 31 - __clz(kCount / heads_at_once);
+  const int chunks_at_once = 1 << chunk_bits;
 
+  bool rehearsal = true;
+  int first = begin_chunk;  // of up to kCount chunks whose keys and values are in shared memory
+  int tiles_from = -1;      // the one that shared.tile is filled for
+  int copied = 0;           // positions whose keys and values are fetched
+  int c0 = 0;               // the pass: chunks from first + c0, heads from h0
+  int h0 = 0;
 #pragma unroll 1
-  for (int first = begin_chunk; first < end_chunk;) {
+  while (first < end_chunk) {
     const int n_chunks = min(kCount, end_chunk - first);
     const int first_position = first * kAttentionChunk;
     const int in_use = min(n_chunks * kAttentionChunk, position + 1 - first_position);
     if (tiles_from != first) {
       tiles_from = first;
       if (t < n_chunks) {
-        shared.tile[t] = args.kv.tile_offset(sequence, first_position + t * kAttentionChunk,
-                                             head / group);
+        shared.tile[t] =
+            args.kv.tile_offset(sequence, first_position + t * kAttentionChunk, kv_head);
       }
       __syncthreads();
     }
     // By whole 16-byte words.
     const int available = rehearsal ? min(in_use, max(0, fresh - first_position)) : in_use;
-    if (!service) {
+    if (!service && copied < available) {
 #pragma unroll 1
       for (int c = copied / kAttentionChunk; c * kAttentionChunk < available; ++c) {
         const size_t tile = shared.tile[c];
@@ -307,121 +348,143 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
       }
     }
     copied = available;
-    const int count = rehearsal ? min(in_use, 5) : in_use;
+    const int pass_heads = min(heads_at_once, n_heads - h0);
+    const int pass_chunks = min(chunks_at_once, n_chunks - c0);
+    if (!rehearsal) {
+      for (int i = t; i < pass_heads * kDims; i += kThreads + 32) {
+        const int d = i % kDims;
+        float* q = reinterpret_cast<float*>(shared.q[i / kDims]);
+        q[d / kScoreLanes / 4 * kScoreLanes * 4 + d % kScoreLanes * 4 + d / kScoreLanes % 4] =
+            d < head_dim ? args.q[first_value + static_cast<size_t>((h0 + i / kDims) * head_dim + d)]
+                         : 0.0f;
+      }
+    }
     wait_for_copies();
     __syncthreads();
+    // Positions of the pass, and where it begins. A rehearsal takes a few.
+    const int begin = c0 * kAttentionChunk;
+    const int count =
+        min(rehearsal ? 5 : pass_chunks * kAttentionChunk, in_use - begin);
     if (!service) {
 #pragma unroll 1
-      for (int begin = 0; begin < count; begin += kPositions) {
-        const int p = begin + t / kScoreLanes;
-        float score = Keys::dot(keys + p * head_dim, lane, head_dim, q);
-        for (int width = kScoreLanes / 2; width >= 1; width /= 2) {
-          score += __shfl_xor_sync(kAllLanes, score, width);
+      for (int h = 0; h < pass_heads; ++h) {
+        float q[Keys::kLane];
+        Keys::load_query(shared.q[h], lane, q);
+#pragma unroll 2
+        for (int p = t / kScoreLanes; p - t / kScoreLanes < count; p += kPositions) {
+          float score = Keys::dot(keys + (begin + p) * head_dim, lane, head_dim, q);
+          for (int width = kScoreLanes / 2; width >= 1; width /= 2) {
+            score += __shfl_xor_sync(kAllLanes, score, width);
+          }
+          if (lane == 0) {
+            shared.p[(h << chunk_bits) + p / kAttentionChunk][p % kAttentionChunk] =
+                (score + 0.0f) * scale;
+          }
         }
-        if (lane == 0) shared.p[p] = (score + 0.0f) * scale;
       }
       // Values are summed by fours.
       for (int i = t; i < (-in_use & 3) * head_dim; i += kThreads) values[in_use * head_dim + i] = 0;
     }
     __syncthreads();
-    if (t / 32 * kAttentionChunk < count) {
-      const int p = t / 32 * kAttentionChunk + t % 32;
-      const float low = p < count ? shared.p[p] : -INFINITY;
-      const float high = p + 32 < count ? shared.p[p + 32] : -INFINITY;
+    // Positions of the slot of a warp, a lane, a thread.
+    const auto count_of = [&](int slot) {
+      return slot >> chunk_bits < pass_heads
+                 ? min(kAttentionChunk, count - (slot & (chunks_at_once - 1)) * kAttentionChunk)
+                 : 0;
+    };
+    if (count_of(t / 32) > 0) {
+      const int in_slot = count_of(t / 32);
+      float* p = shared.p[t / 32];
+      const float low = t % 32 < in_slot ? p[t % 32] : -INFINITY;
+      const float high = t % 32 + 32 < in_slot ? p[t % 32 + 32] : -INFINITY;
       const float max = max_warp(fmaxf(low, high));
-      shared.p[p] = canonical_exp(low - max);
-      shared.p[p + 32] = canonical_exp(high - max);
+      p[t % 32] = canonical_exp(low - max);
+      p[t % 32 + 32] = canonical_exp(high - max);
       if (t % 32 == 0) shared.max[t / 32] = max;
     }
     __syncthreads();
 
-    const bool alone = workers == 1 || rehearsal;
-    const int c = service ? t - kThreads : own_chunk;
-    const int own_count = (min(kAttentionChunk, count - c * kAttentionChunk) + 3) & ~3;
-    float* const state = state_of(args, states, row, head, first + c);
+    const int slot = service ? t - kThreads : own_slot;
+    const int in_slot = (max(0, count_of(slot)) + 3) & ~3;
+    const int chunk = slot & (chunks_at_once - 1);
+    const bool merges = alone || rehearsal;
+    float* const state =
+        in_slot > 0
+            ? states.of(args, row, first_head + h0 + (slot >> chunk_bits), first + c0 + chunk)
+            : nullptr;
     if (service) {
       float max = -INFINITY;
       float chunk_sum = 0.0f;
-      if (own_count > 0) {
-        max = shared.max[c];
-        chunk_sum = sum_of_weights(shared.p + c * kAttentionChunk, own_count);
+      if (in_slot > 0) {
+        max = shared.max[slot];
+        chunk_sum = sum_of_weights(shared.p[slot], in_slot);
       }
-      if (alone) {
+      if (merges) {
+        float running = kEmpty;
         const MergeFactors factors(max, running);
-        if (c < kCount) {
-          shared.a[c] = factors.a;
-          shared.b[c] = factors.b;
+        if (slot < kCount) {
+          shared.a[slot] = factors.a;
+          shared.b[slot] = factors.b;
         }
+        float sum = 0.0f;
 #pragma unroll 1
-        for (int i = 0; i < n_chunks; ++i) {
+        for (int i = 0; i < pass_chunks; ++i) {
           sum = fmaf(sum, __shfl_sync(kAllLanes, factors.a, i),
                      __shfl_sync(kAllLanes, chunk_sum * factors.b, i));
         }
-        if (c == 0) shared.sum = sum;
-      } else if (own_count > 0) {
-        state[0] = max;
-        state[1] = chunk_sum;
+        if (slot == 0) shared.sum = sum;
+      } else if (in_slot > 0) {
+        state[head_dim] = max;
+        state[head_dim + 1] = chunk_sum;
       }
-    } else if (own_count > 0 && own_d < head_dim) {
-      const float2 o =
-          weighted_values(shared.p + own_chunk * kAttentionChunk,
-                          values + own_chunk * kAttentionChunk * head_dim + own_d, head_dim,
-                          own_count);
-      float* to = alone ? shared.o[own_chunk] + own_d : state + 2 + own_d;
+    } else if (in_slot > 0 && own_d < head_dim) {
+      const float2 o = weighted_values(
+          shared.p[slot],
+          values + (begin + chunk * kAttentionChunk) * head_dim + own_d, head_dim, in_slot);
+      float* to = (merges ? shared.o[slot] : state) + own_d;
       to[0] = o.x;
       to[1] = o.y;
     }
     __syncthreads();
-    if (alone && t < head_dim) {
+    if (merges && t < head_dim) {
+      float merged = 0.0f;
 #pragma unroll 1
-      for (int i = 0; i < n_chunks; ++i) {
+      for (int i = 0; i < pass_chunks; ++i) {
         merged = fmaf(merged, shared.a[i], shared.o[i][t] * shared.b[i]);
       }
-      float* to = rehearsal ? shared.aside + t : args.out + row_of_heads + t;
-      if (first + kCount >= end_chunk) *to = merged / shared.sum;
+      *(rehearsal ? shared.aside + t : args.out + first_value + t) = merged / shared.sum;
     }
     if (rehearsal) {
       // The same chunks again. What this pass has written is fetched in a second round of copies.
       rehearsal = false;
-      running = kEmpty;
-      sum = 0.0f;
-      merged = 0.0f;
       wait_for_previous();
-      if (!service) {
-#pragma unroll
-        for (int m = 0; m < Keys::kLane; ++m) {
-          const int d = lane + kScoreLanes * m;
-          if (kExact || d < head_dim) q[m] = args.q[row_of_heads + static_cast<size_t>(d)];
-        }
-      }
       continue;
     }
-    // The next pass overwrites keys and values at once, the rest after its own barriers.
+    c0 += chunks_at_once;
+    if (c0 < n_chunks) continue;
+    c0 = 0;
+    h0 += heads_at_once;
+    if (h0 < n_heads) continue;
+    h0 = 0;
     first += kCount;
     copied = 0;
   }
-  if (workers == 1) return;
+  if (alone) return;
 
   // Every block has written its states before it counts itself done (fence, then the counter); the
   // block that counts last therefore sees all of them (counter, then fence).
   __threadfence();
   __syncthreads();
   if (t == 0) {
-    int32_t* done = states.done + row * args.heads + head;
+    int32_t* done = states.done + row * args.kv.kv_heads + kv_head;
     shared.last = atomicAdd(done, 1) == workers - 1;
     if (shared.last) *done = 0;
   }
   __syncthreads();
   if (!shared.last) return;
   __threadfence();
-  merge_states(args, states, row, head, chunks, args.out + row_of_heads);
-}
-
-// Blocks that share a row's chunks for a head. All have room at once, one on each SM, and the grid
-// does not depend on the position: blocks without a chunk end at once.
-int workers_for(const AttentionArgs& args, int max_chunks, int per_pass) {
-  if (max_chunks <= kPassesAlone * per_pass) return 1;
-  return std::max(1, std::min(max_chunks, multiprocessors() / (args.rows * args.heads)));
+  merge_states<kDims>(args, states, row, first_head, group, chunks, memory,
+                      2 * kCount * tile_words * 16);
 }
 
 template <class Element, int kDims, bool kExact, int kCount>
@@ -435,18 +498,23 @@ void launch_count(const AttentionArgs& args, const Workspace& workspace, cudaStr
       return;
     }
   }
+  // All blocks have room at once, one on each SM.
+  const int blocks =
+      workspace.max_chunks <= kCount
+          ? args.heads
+          : std::max(args.heads, std::min(args.kv.kv_heads * workspace.max_chunks,
+                                          multiprocessors() / args.rows));
   launch(decode_kernel<Element, kDims, kExact, kCount>,
-         dim3(static_cast<unsigned>(args.heads),
-              static_cast<unsigned>(workers_for(args, workspace.max_chunks, kCount)),
-              static_cast<unsigned>(args.rows)),
-         dim3(kThreads + 32), shared_bytes, stream, args,
-         States{workspace.attention, workspace.attention_done, workspace.max_chunks},
+         dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(args.rows)), dim3(kThreads + 32),
+         shared_bytes, stream, args,
+         States{workspace.attention, workspace.attention_done, workspace.max_chunks,
+                attention_state(args.kv.head_dim)},
          args.heads / args.kv.kv_heads, attention_scale(args.kv.head_dim));
 }
 
 template <class Element, int kDims>
 void launch_attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  // Chunks that a block works on at a time: a thread sums two dimensions of one.
+  // Slots of a block: a thread sums two dimensions of one.
   constexpr int kCount = 2 * kThreads / kDims * 2 / static_cast<int>(sizeof(Element));
   if (args.kv.head_dim == kDims) {
     launch_count<Element, kDims, true, kCount>(args, workspace, stream);

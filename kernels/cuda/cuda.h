@@ -39,13 +39,17 @@ EDGELLM_HOST_DEVICE inline int value_index(int position, int d, int head_dim) {
 // Rows up to this many are quantised by every block that needs them; more, once beforehand.
 inline constexpr int kMaxInlineRows = 8;
 
+// Floats that the attention of a chunk leaves for one head: o[head_dim], maximum, sum; whole
+// 16-byte words.
+inline int attention_state(int head_dim) { return (head_dim + 5) / 4 * 4; }
+
 // Device memory that the ops use between and inside launches.
 struct Workspace {
   int8_t* codes = nullptr;              // [max_rows, quantised_row_bytes(widest input)]
   float* row_s = nullptr;               // [max_rows]
   float* row_r = nullptr;               // [max_rows]
   int32_t* row_sum = nullptr;           // [max_rows]
-  float* attention = nullptr;           // [attention_rows, heads, chunks, head_dim + 2]
+  float* attention = nullptr;           // [attention_rows, heads, chunks, attention_state()]
   int32_t* attention_done = nullptr;    // [attention_rows, heads], zero between launches
   unsigned long long* best = nullptr;   // [max output rows] arg-max in progress
   int32_t* head_done = nullptr;         // [1], zero between launches

@@ -41,7 +41,7 @@ __device__ inline void barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-constexpr int kMaxWarps = 16;       // that multiply
+constexpr int kMaxWarps = 15;       // that multiply; with the service warp 16
 constexpr int kPreferredWarps = 10;  // fewer leave registers for the blocks of the next kernels
 constexpr int kBatch = 4;           // loads of a thread that overlap
 
@@ -185,15 +185,21 @@ __device__ void serve(const Input& input, const uint4* codes, int threads, int n
   }
 }
 
-// The usual sizes: everything that a thread needs of weights and activations fits in registers, and
-// all loops are unrolled. kSteps: words of a weight row that a lane holds, w, w + 32, ...; kPairs:
+// Threads that a kernel declares: more than it has, so that it gets no more registers than leave room
+// for blocks of the kernels before and after it on the same SM (65,536 in all, given out for every
+// four warps): 64 or 80 a thread.
+constexpr int bound_for(int pairs) { return pairs == 1 ? 1024 : 768; }
+
+// The usual sizes: all that a thread needs of weights and activations fits in registers (weights of
+// long rows wait in shared memory), and all loops are unrolled. kSteps: words of a weight row that a lane holds, w, w + 32, ...; kPairs:
 // pairs of rows of a warp; kQuads: fours of columns that a thread quantises.
 template <class Op, int kSteps, int kPairs, int kQuads>
-__global__ void __launch_bounds__((kMaxWarps + 1) * 32)
+__global__ void __launch_bounds__(bound_for(kPairs))
     short_row_kernel(Input input, Op op, int n_warps) {
   // A rehearsal pays where there is time for it: not where a block has much to fetch itself.
   constexpr bool kRehearses = kSteps <= 5 && kPairs <= 2;
-  extern __shared__ uint4 memory[];  // the row's codes, then gains
+  constexpr bool kSharedWeights = kSteps > 8;
+  extern __shared__ uint4 memory[];  // the row's codes, gains, weights of long rows
   __shared__ Shared shared;
   const int t = static_cast<int>(threadIdx.x);
   const int warp = t / 32;
@@ -214,18 +220,26 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32)
   PairRows rows{};
   if (lane < kPairs) rows = op.rows(min(own_pair, op.pairs() - 1));
   if (rows.words[1] == nullptr) rows.words[1] = rows.words[0];
-  uint32_t weights[2 * kPairs][kSteps];
+  float4* const own_gain = reinterpret_cast<float4*>(memory + n_words) + t;
+  uint4* const shared_weights = memory + n_words + (has_gain ? kQuads * threads : 0) +
+                                warp * 2 * kPairs * (n_words / 4);
+  uint32_t weights[2 * kPairs][kSharedWeights ? 1 : kSteps];
 #pragma unroll
   for (int i = 0; i < 2 * kPairs; ++i) {
     const uint32_t* row = reinterpret_cast<const uint32_t*>(__shfl_sync(
         kAllLanes, reinterpret_cast<unsigned long long>(rows.words[i % 2]), i / 2));
+    if constexpr (kSharedWeights) {
+      for (int w = lane; w < n_words / 4; w += 32) {
+        copy_async(shared_weights + i * (n_words / 4) + w, row + 4 * w);
+      }
+    } else {
 #pragma unroll
-    for (int j = 0; j < kSteps; ++j) {
-      const int w = lane + 32 * j;
-      weights[i][j] = w < n_words ? row[w] : 0;
+      for (int j = 0; j < kSteps; ++j) {
+        const int w = lane + 32 * j;
+        weights[i][j] = w < n_words ? row[w] : 0;
+      }
     }
   }
-  float4* const own_gain = reinterpret_cast<float4*>(memory + n_words) + t;
   if (has_gain) {
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
@@ -266,15 +280,25 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32)
     barrier_sync(kCodesBarrier, threads);
 
     RowDot dot[2 * kPairs];
+    if constexpr (kSharedWeights) {
+      const uint32_t* row = reinterpret_cast<const uint32_t*>(shared_weights);
+#pragma unroll 4
+      for (int w = lane; w < n_words; w += 32) {
+        const uint4 x = memory[w];
 #pragma unroll
-    for (int j = 0; j < kSteps; ++j) {
-      // Where a row has fewer words, its weights are 0 and so are all products.
-      const uint4 x = memory[min(lane + 32 * j, n_words - 1)];
+        for (int i = 0; i < 2 * kPairs; ++i) dot[i].add(row[i * n_words + w], x);
+      }
+    } else {
 #pragma unroll
-      for (int i = 0; i < 2 * kPairs; ++i) {
-        // Not to be unpacked ahead of the loop: there are no registers for it.
-        if (kRehearses) asm volatile("" : "+r"(weights[i][j]));
-        dot[i].add(weights[i][j], x);
+      for (int j = 0; j < kSteps; ++j) {
+        // Where a row has fewer words, its weights are 0 and so are all products.
+        const uint4 x = memory[min(lane + 32 * j, n_words - 1)];
+#pragma unroll
+        for (int i = 0; i < 2 * kPairs; ++i) {
+          // Not to be unpacked ahead of the loop: there are no registers for it.
+          if (kRehearses) asm volatile("" : "+r"(weights[i][j]));
+          dot[i].add(weights[i][j], x);
+        }
       }
     }
     int own[2] = {};
@@ -455,13 +479,16 @@ void launch_short(const Input& input, const Op& op, cudaStream_t stream) {
   const int blocks = multiprocessors();
   const int to_fill = (op.pairs() + blocks * kPairs - 1) / (blocks * kPairs);
   const int to_quantise = (words_per_row(input.cols) * 4 + 32 * kQuads - 1) / (32 * kQuads);
-  const int n_warps = std::min(kMaxWarps, std::max(to_fill, to_quantise));
+  // With the service warp a multiple of four: an SM gives out registers for four warps at a time.
+  const int n_warps = std::min(kMaxWarps, std::max(to_fill, to_quantise) | 3);
   const int per_block = n_warps * kPairs;
+  const size_t words = static_cast<size_t>(words_per_row(input.cols));
   const size_t gains = input.gain == nullptr ? 0 : static_cast<size_t>(n_warps * 32 * kQuads);
+  const size_t weights = kSteps > 8 ? static_cast<size_t>(2 * per_block) * (words / 4) : 0;
   launch(short_row_kernel<Op, kSteps, kPairs, kQuads>,
          dim3(static_cast<unsigned>((op.pairs() + per_block - 1) / per_block)),
          dim3(static_cast<unsigned>((n_warps + 1) * 32)),
-         16 * (static_cast<size_t>(words_per_row(input.cols)) + gains), stream, input, op, n_warps);
+         16 * (words + gains + weights), stream, input, op, n_warps);
 }
 
 template <class Op>

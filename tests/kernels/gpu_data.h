@@ -46,7 +46,8 @@ struct WorkspaceOnDevice {
       : codes(rows * cuda::quantised_row_bytes(width)),
         s(rows),
         r(rows),
-        attention(cuda::kMaxInlineRows * heads * static_cast<size_t>(chunks) * (head_dim + 2)),
+        attention(cuda::kMaxInlineRows * heads * static_cast<size_t>(chunks) *
+                  static_cast<size_t>(cuda::attention_state(static_cast<int>(head_dim)))),
         sum(rows),
         attention_done(std::vector<int32_t>(cuda::kMaxInlineRows * heads, 0)),
         head_done(std::vector<int32_t>(1, 0)),
