@@ -77,12 +77,13 @@ __device__ inline float widen_element(uint16_t value) {
 // cache (key_index()), and 16 bytes of all lanes lie side by side here.
 template <class Element, int kDims, bool kExact>
 struct KeyRow {
-  static constexpr int kLane = kDims / kScoreLanes;             // dimensions of a lane
-  static constexpr int kLoads = kLane * sizeof(Element) / 16;  // its 16-byte words
+  static constexpr int kLane = kDims / kScoreLanes;            // dimensions of a lane
+  static constexpr int kLoads = kLane * sizeof(Element) / 16;  // 16-byte words
 
-  // Where word `from` of a position's keys goes.
+  // Where 16-byte word `from` of a tile goes.
   __device__ static int place(int from) {
-    return kExact ? from % kLoads * kScoreLanes + from / kLoads : from;
+    constexpr int kRow = kLoads * kScoreLanes;
+    return kExact ? from / kRow * kRow + from % kLoads * kScoreLanes + from % kRow / kLoads : from;
   }
 
   // The lane's dimensions of a query (Shared::q).
@@ -190,7 +191,7 @@ constexpr float kEmpty = -INFINITY;
 template <int kDims>
 __device__ void merge_states(const AttentionArgs& args, const States& states, int row,
                              int first_head, int group, int chunks, uint4* memory, int bytes) {
-  constexpr int kPairs = kDims / 2;               // threads of a head: two dimensions each
+  constexpr int kPairs = kDims / 2;                 // threads of a head: two dimensions each
   constexpr int kHeads = (kThreads + 32) / kPairs;  // at a time
   const int t = static_cast<int>(threadIdx.x);
   const int head_dim = args.kv.head_dim;
@@ -212,8 +213,8 @@ __device__ void merge_states(const AttentionArgs& args, const States& states, in
       const int count = min(tile, chunks - first);
 #pragma unroll 1
       for (int i = 0; i < heads; ++i) {
-        const uint4* from = reinterpret_cast<const uint4*>(
-            states.of(args, row, first_head + begin + i, first));
+        const uint4* from =
+            reinterpret_cast<const uint4*>(states.of(args, row, first_head + begin + i, first));
         for (int w = t; w < count * words; w += kThreads + 32) {
           copy_async(memory + i * tile * words + w, from + w);
         }
@@ -337,12 +338,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
         int word = max(0, copied - c * kAttentionChunk) * row_bytes / 16 + t;
 #pragma unroll 1
         for (; 16 * word < end; word += kThreads) {
-          int to = word;
-          if constexpr (kExact) {
-            constexpr int kRow = kScoreLanes * Keys::kLoads;
-            to = word / kRow * kRow + Keys::place(word % kRow);
-          }
-          copy_async(memory + c * tile_words + to, words_of(args.kv.k) + word);
+          copy_async(memory + c * tile_words + Keys::place(word), words_of(args.kv.k) + word);
           copy_async(memory + (kCount + c) * tile_words + word, words_of(args.kv.v) + word);
         }
       }
@@ -355,16 +351,16 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
         const int d = i % kDims;
         float* q = reinterpret_cast<float*>(shared.q[i / kDims]);
         q[d / kScoreLanes / 4 * kScoreLanes * 4 + d % kScoreLanes * 4 + d / kScoreLanes % 4] =
-            d < head_dim ? args.q[first_value + static_cast<size_t>((h0 + i / kDims) * head_dim + d)]
-                         : 0.0f;
+            d < head_dim
+                ? args.q[first_value + static_cast<size_t>((h0 + i / kDims) * head_dim + d)]
+                : 0.0f;
       }
     }
     wait_for_copies();
     __syncthreads();
     // Positions of the pass, and where it begins. A rehearsal takes a few.
     const int begin = c0 * kAttentionChunk;
-    const int count =
-        min(rehearsal ? 5 : pass_chunks * kAttentionChunk, in_use - begin);
+    const int count = min(rehearsal ? 5 : pass_chunks * kAttentionChunk, in_use - begin);
     if (!service) {
 #pragma unroll 1
       for (int h = 0; h < pass_heads; ++h) {
@@ -383,7 +379,8 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
         }
       }
       // Values are summed by fours.
-      for (int i = t; i < (-in_use & 3) * head_dim; i += kThreads) values[in_use * head_dim + i] = 0;
+      for (int i = t; i < (-in_use & 3) * head_dim; i += kThreads)
+        values[in_use * head_dim + i] = 0;
     }
     __syncthreads();
     // Positions of the slot of a warp, a lane, a thread.
@@ -408,10 +405,9 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     const int in_slot = (max(0, count_of(slot)) + 3) & ~3;
     const int chunk = slot & (chunks_at_once - 1);
     const bool merges = alone || rehearsal;
-    float* const state =
-        in_slot > 0
-            ? states.of(args, row, first_head + h0 + (slot >> chunk_bits), first + c0 + chunk)
-            : nullptr;
+    float* const state = in_slot > 0 ? states.of(args, row, first_head + h0 + (slot >> chunk_bits),
+                                                 first + c0 + chunk)
+                                     : nullptr;
     if (service) {
       float max = -INFINITY;
       float chunk_sum = 0.0f;
@@ -439,8 +435,8 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
       }
     } else if (in_slot > 0 && own_d < head_dim) {
       const float2 o = weighted_values(
-          shared.p[slot],
-          values + (begin + chunk * kAttentionChunk) * head_dim + own_d, head_dim, in_slot);
+          shared.p[slot], values + (begin + chunk * kAttentionChunk) * head_dim + own_d, head_dim,
+          in_slot);
       float* to = (merges ? shared.o[slot] : state) + own_d;
       to[0] = o.x;
       to[1] = o.y;
@@ -499,11 +495,10 @@ void launch_count(const AttentionArgs& args, const Workspace& workspace, cudaStr
     }
   }
   // All blocks have room at once, one on each SM.
-  const int blocks =
-      workspace.max_chunks <= kCount
-          ? args.heads
-          : std::max(args.heads, std::min(args.kv.kv_heads * workspace.max_chunks,
-                                          multiprocessors() / args.rows));
+  const int blocks = workspace.max_chunks <= kCount
+                         ? args.heads
+                         : std::max(args.heads, std::min(args.kv.kv_heads * workspace.max_chunks,
+                                                         multiprocessors() / args.rows));
   launch(decode_kernel<Element, kDims, kExact, kCount>,
          dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(args.rows)), dim3(kThreads + 32),
          shared_bytes, stream, args,

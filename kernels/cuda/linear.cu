@@ -41,9 +41,9 @@ __device__ inline void barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-constexpr int kMaxWarps = 15;       // that multiply; with the service warp 16
+constexpr int kMaxWarps = 15;        // that multiply; with the service warp 16
 constexpr int kPreferredWarps = 10;  // fewer leave registers for the blocks of the next kernels
-constexpr int kBatch = 4;           // loads of a thread that overlap
+constexpr int kBatch = 4;            // loads of a thread that overlap
 
 struct Shared {
   uint32_t max[kMaxWarps];
@@ -185,14 +185,15 @@ __device__ void serve(const Input& input, const uint4* codes, int threads, int n
   }
 }
 
-// Threads that a kernel declares: more than it has, so that it gets no more registers than leave room
-// for blocks of the kernels before and after it on the same SM (65,536 in all, given out for every
-// four warps): 64 or 80 a thread.
+// Threads that a kernel declares: more than it has, so that it gets no more registers than leave
+// room for blocks of the kernels before and after it on the same SM (65,536 in all, given out for
+// every four warps): 64 or 80 a thread.
 constexpr int bound_for(int pairs) { return pairs == 1 ? 1024 : 768; }
 
 // The usual sizes: all that a thread needs of weights and activations fits in registers (weights of
-// long rows wait in shared memory), and all loops are unrolled. kSteps: words of a weight row that a lane holds, w, w + 32, ...; kPairs:
-// pairs of rows of a warp; kQuads: fours of columns that a thread quantises.
+// long rows wait in shared memory), and all loops are unrolled. kSteps: words of a weight row that
+// a lane holds, w, w + 32, ...; kPairs: pairs of rows of a warp; kQuads: fours of columns that a
+// thread quantises.
 template <class Op, int kSteps, int kPairs, int kQuads>
 __global__ void __launch_bounds__(bound_for(kPairs))
     short_row_kernel(Input input, Op op, int n_warps) {
@@ -221,13 +222,13 @@ __global__ void __launch_bounds__(bound_for(kPairs))
   if (lane < kPairs) rows = op.rows(min(own_pair, op.pairs() - 1));
   if (rows.words[1] == nullptr) rows.words[1] = rows.words[0];
   float4* const own_gain = reinterpret_cast<float4*>(memory + n_words) + t;
-  uint4* const shared_weights = memory + n_words + (has_gain ? kQuads * threads : 0) +
-                                warp * 2 * kPairs * (n_words / 4);
+  uint4* const shared_weights =
+      memory + n_words + (has_gain ? kQuads * threads : 0) + warp * 2 * kPairs * (n_words / 4);
   uint32_t weights[2 * kPairs][kSharedWeights ? 1 : kSteps];
 #pragma unroll
   for (int i = 0; i < 2 * kPairs; ++i) {
-    const uint32_t* row = reinterpret_cast<const uint32_t*>(__shfl_sync(
-        kAllLanes, reinterpret_cast<unsigned long long>(rows.words[i % 2]), i / 2));
+    const uint32_t* row = reinterpret_cast<const uint32_t*>(
+        __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(rows.words[i % 2]), i / 2));
     if constexpr (kSharedWeights) {
       for (int w = lane; w < n_words / 4; w += 32) {
         copy_async(shared_weights + i * (n_words / 4) + w, row + 4 * w);
@@ -321,8 +322,8 @@ struct Cut {
   int pairs_per_warp;  // at most 32: lane i finishes pair i; a multiple of kPairs
 };
 
-// Any size: weights wait in shared memory. kPairs: pairs that a warp multiplies at once. kVector: the activation row can be read 16 bytes at
-// a time.
+// Any size: weights wait in shared memory. kPairs: pairs that a warp multiplies at once. kVector:
+// the activation row can be read 16 bytes at a time.
 template <class Op, int kPairs, bool kVector>
 __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input input, Op op, Cut cut) {
   // The row's codes, its values times gain (first only the gains), the weights of each warp's rows.
@@ -345,8 +346,7 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
   float4* const z = reinterpret_cast<float4*>(memory + n_words);
   uint32_t* const weights = reinterpret_cast<uint32_t*>(memory + n_words + n_quads) +
                             warp * cut.pairs_per_warp * 2 * n_words;
-  const int first_pair =
-      (static_cast<int>(blockIdx.x) * cut.n_warps + warp) * cut.pairs_per_warp;
+  const int first_pair = (static_cast<int>(blockIdx.x) * cut.n_warps + warp) * cut.pairs_per_warp;
   const int n_pairs = min(cut.pairs_per_warp, op.pairs() - first_pair);
   if (has_gain && kVector) {
 #pragma unroll 1
@@ -487,8 +487,8 @@ void launch_short(const Input& input, const Op& op, cudaStream_t stream) {
   const size_t weights = kSteps > 8 ? static_cast<size_t>(2 * per_block) * (words / 4) : 0;
   launch(short_row_kernel<Op, kSteps, kPairs, kQuads>,
          dim3(static_cast<unsigned>((op.pairs() + per_block - 1) / per_block)),
-         dim3(static_cast<unsigned>((n_warps + 1) * 32)),
-         16 * (words + gains + weights), stream, input, op, n_warps);
+         dim3(static_cast<unsigned>((n_warps + 1) * 32)), 16 * (words + gains + weights), stream,
+         input, op, n_warps);
 }
 
 template <class Op>
@@ -523,9 +523,9 @@ void project(const ProjectArgs& args, const Workspace& workspace, cudaStream_t s
     project_rows(args, workspace, stream);
     return;
   }
-  multiply_row(
-      Input{args.y, args.gain, args.eps, args.w.cols, args.fault, args.layer},
-      ProjectOp{args.w, words_per_row(args.w.cols), args.x, args.fault, args.layer}, stream);
+  multiply_row(Input{args.y, args.gain, args.eps, args.w.cols, args.fault, args.layer},
+               ProjectOp{args.w, words_per_row(args.w.cols), args.x, args.fault, args.layer},
+               stream);
 }
 
 }  // namespace
@@ -550,9 +550,9 @@ void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stre
     ffn_up_rows(args, workspace, stream);
     return;
   }
-  multiply_row(
-      Input{args.x, args.gain, args.eps, args.gate.cols, args.fault, args.layer},
-      FfnUpOp{args.gate, args.up, words_per_row(args.gate.cols), args.act, args.u}, stream);
+  multiply_row(Input{args.x, args.gain, args.eps, args.gate.cols, args.fault, args.layer},
+               FfnUpOp{args.gate, args.up, words_per_row(args.gate.cols), args.act, args.u},
+               stream);
 }
 
 void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {

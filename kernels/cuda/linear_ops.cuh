@@ -55,6 +55,7 @@ struct ProjectOp {
   struct Place {
     float* at[2];
     float residual[2];
+    bool aside;
   };
 
   __host__ __device__ int pairs() const { return (w.rows + 1) / 2; }
@@ -78,6 +79,7 @@ struct ProjectOp {
   __device__ Place aside(Place place, float* memory) const {
     place.at[0] = memory;
     if (place.at[1] != nullptr) place.at[1] = memory + 1;
+    place.aside = true;
     return place;
   }
   __device__ void finish(const Place& place, float a, float b) const {
@@ -89,7 +91,7 @@ struct ProjectOp {
       *place.at[1] = second;
       finite = finite && isfinite(second);
     }
-    if (!finite) set_fault(fault, layer + 1);
+    if (!finite && !place.aside) set_fault(fault, layer + 1);
   }
 };
 
