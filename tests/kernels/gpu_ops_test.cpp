@@ -112,22 +112,8 @@ TEST_CASE("CUDA qkv and attention give the bits of ref", "[gpu]") {
         int32_t fault = 0;
         std::vector<float> expected_q(width);
         std::vector<float> expected_out(width);
-        QkvArgs args;
-        args.x = x.data();
-        args.gain = gain.data();
-        args.eps = 1e-6f;
-        args.q = q.matrix;
-        args.k = k.matrix;
-        args.v = v.matrix;
-        args.rope_cos = rope.cosine.data();
-        args.rope_sin = rope.sine.data();
-        args.places = {pass.sequence.data(), pass.position.data()};
-        args.q_out = expected_q.data();
-        args.kv = cache.cache;
-        args.rows = rows;
-        args.dim = dim;
-        args.heads = shape.heads;
-        args.fault = &fault;
+        QkvArgs args =
+            qkv_args(x, gain, q, k, v, rope, pass, cache.cache, expected_q.data(), &fault);
         ref::qkv(args);
         ref::attention(
             {expected_q.data(), cache.cache, args.places, expected_out.data(), rows, shape.heads});

@@ -229,22 +229,7 @@ void check_qkv_and_attention(Random& random, const HeadShape& shape, KvType type
     const size_t width = static_cast<size_t>(rows * shape.heads * shape.head_dim);
     int32_t fault = 0;
     std::vector<float> expected_q(width), expected_out(width);
-    QkvArgs args;
-    args.x = x.data();
-    args.gain = gain.data();
-    args.eps = 1e-6f;
-    args.q = q.matrix;
-    args.k = k.matrix;
-    args.v = v.matrix;
-    args.rope_cos = rope.cosine.data();
-    args.rope_sin = rope.sine.data();
-    args.places = {pass.sequence.data(), pass.position.data()};
-    args.q_out = expected_q.data();
-    args.kv = cache.cache;
-    args.rows = rows;
-    args.dim = dim;
-    args.heads = shape.heads;
-    args.fault = &fault;
+    QkvArgs args = qkv_args(x, gain, q, k, v, rope, pass, cache.cache, expected_q.data(), &fault);
     ref::qkv(args);
     const CacheData cpu_cache = cache.reordered_for_cpu();
     cpu::attention(

@@ -239,4 +239,28 @@ struct RopeData {
   }
 };
 
+// qkv of a pass over host data.
+inline QkvArgs qkv_args(const std::vector<float>& x, const std::vector<float>& gain,
+                        const TernaryData& q, const TernaryData& k, const TernaryData& v,
+                        const RopeData& rope, const Pass& pass, const KvCache& kv, float* q_out,
+                        int32_t* fault) {
+  QkvArgs args;
+  args.x = x.data();
+  args.gain = gain.data();
+  args.eps = 1e-6f;
+  args.q = q.matrix;
+  args.k = k.matrix;
+  args.v = v.matrix;
+  args.rope_cos = rope.cosine.data();
+  args.rope_sin = rope.sine.data();
+  args.places = {pass.sequence.data(), pass.position.data()};
+  args.q_out = q_out;
+  args.kv = kv;
+  args.rows = static_cast<int>(pass.sequence.size());
+  args.dim = q.matrix.cols;
+  args.heads = q.matrix.rows / kv.head_dim;
+  args.fault = fault;
+  return args;
+}
+
 }  // namespace edgellm::test
