@@ -74,7 +74,7 @@ __device__ inline int code_of(float z, float s) {
 // columns are read once, and all at once.
 template <bool kAligned, bool kNorm, int kKept>
 __device__ void quantise(const RowsIn& in, const RowsOut& out, int row) {
-  __shared__ float partial[kPartials];
+  __shared__ alignas(16) float partial[kPartials];  // written by fours
   __shared__ uint32_t warp_max[kRowThreads / 32];
   __shared__ int warp_sum[kRowThreads / 32];
   const int t = static_cast<int>(threadIdx.x);
