@@ -21,6 +21,7 @@ __device__ inline uint32_t transpose_codes(uint32_t w) {
 __global__ void repack_kernel(uint32_t* words, size_t count, int32_t* invalid) {
   const size_t stride = static_cast<size_t>(gridDim.x) * blockDim.x;
   int found = 0;
+  wait_for_previous();
   for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
        i += stride) {
     const uint32_t codes = words[i];
