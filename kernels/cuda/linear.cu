@@ -480,15 +480,22 @@ void launch_short(const Input& input, const Op& op, cudaStream_t stream) {
   const int to_fill = (op.pairs() + blocks * kPairs - 1) / (blocks * kPairs);
   const int to_quantise = (words_per_row(input.cols) * 4 + 32 * kQuads - 1) / (32 * kQuads);
   // With the service warp a multiple of four: an SM gives out registers for four warps at a time.
-  const int n_warps = std::min(kMaxWarps, std::max(to_fill, to_quantise) | 3);
-  const int per_block = n_warps * kPairs;
+  int n_warps = std::min(kMaxWarps, std::max(to_fill, to_quantise) | 3);
   const size_t words = static_cast<size_t>(words_per_row(input.cols));
-  const size_t gains = input.gain == nullptr ? 0 : static_cast<size_t>(n_warps * 32 * kQuads);
-  const size_t weights = kSteps > 8 ? static_cast<size_t>(2 * per_block) * (words / 4) : 0;
+  const size_t gains_of_warp = input.gain == nullptr ? 0 : 32 * kQuads;
+  const size_t weights_of_warp = kSteps > 8 ? 2 * kPairs * (words / 4) : 0;
+  const auto bytes = [&] {
+    return 16 * (words + static_cast<size_t>(n_warps) * (gains_of_warp + weights_of_warp));
+  };
+  while (bytes() > max_dynamic_shared() && n_warps - 4 >= to_quantise) n_warps -= 4;
+  if (bytes() > max_dynamic_shared()) {
+    launch_any(input, op, stream);
+    return;
+  }
+  const int per_block = n_warps * kPairs;
   launch(short_row_kernel<Op, kSteps, kPairs, kQuads>,
          dim3(static_cast<unsigned>((op.pairs() + per_block - 1) / per_block)),
-         dim3(static_cast<unsigned>((n_warps + 1) * 32)), 16 * (words + gains + weights), stream,
-         input, op, n_warps);
+         dim3(static_cast<unsigned>((n_warps + 1) * 32)), bytes(), stream, input, op, n_warps);
 }
 
 template <class Op>
