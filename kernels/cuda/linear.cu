@@ -457,6 +457,9 @@ Cut cut_for(int pairs, int cols) {
   return cut;
 }
 
+// Whether a row leaves room for the weights of a warp. Longer ones go the way of many rows.
+bool row_fits(int cols) { return shared_bytes(cols, Cut{1, 2}) <= max_dynamic_shared(); }
+
 template <class Op>
 void launch_any(const Input& input, const Op& op, cudaStream_t stream) {
   const Cut cut = cut_for(op.pairs(), input.cols);
@@ -526,7 +529,7 @@ void multiply_row(const Input& input, const Op& op, cudaStream_t stream) {
 }
 
 void project(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (args.rows > 1) {
+  if (args.rows > 1 || !row_fits(args.w.cols)) {
     project_rows(args, workspace, stream);
     return;
   }
@@ -538,7 +541,7 @@ void project(const ProjectArgs& args, const Workspace& workspace, cudaStream_t s
 }  // namespace
 
 void qkv(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (args.rows > 1) {
+  if (args.rows > 1 || !row_fits(args.dim)) {
     qkv_rows(args, workspace, stream);
     return;
   }
@@ -553,7 +556,7 @@ void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t 
 }
 
 void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (args.rows > 1) {
+  if (args.rows > 1 || !row_fits(args.gate.cols)) {
     ffn_up_rows(args, workspace, stream);
     return;
   }
