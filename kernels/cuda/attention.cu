@@ -532,7 +532,10 @@ void attention_of(const AttentionArgs& args, const Workspace& workspace, cudaStr
 }  // namespace
 
 void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (args.rows > workspace.attention_rows) {
+  // Keys and values of one chunk, what decode_kernel needs at least.
+  const size_t chunk_bytes = 2 * static_cast<size_t>(kAttentionChunk * args.kv.head_dim) *
+                             (args.kv.type == KvType::kF16 ? 2 : 4);
+  if (args.rows > workspace.attention_rows || chunk_bytes > max_dynamic_shared()) {
     attention_rows(args, stream);
   } else if (args.kv.type == KvType::kF16) {
     attention_of<uint16_t>(args, workspace, stream);
