@@ -34,6 +34,12 @@ std::string claim_gpu(const ModelFile& model, const EngineOptions& options) {
                     ", but 7.5 or newer is needed; use --device cpu");
   }
   cuda::require_code();
+  if (model.config().head_dim > cuda::kMaxHeadDim) {
+    throw Error(ExitCode::kDevice,
+                "the model's heads have " + std::to_string(model.config().head_dim) +
+                    " dimensions, but on a GPU at most " + std::to_string(cuda::kMaxHeadDim) +
+                    " are supported; use --device cpu");
+  }
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's free memory");

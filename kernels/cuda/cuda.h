@@ -36,6 +36,9 @@ EDGELLM_HOST_DEVICE inline int value_index(int position, int d, int head_dim) {
   return position % kAttentionChunk * head_dim + d;
 }
 
+// Dimensions of a head that the attention kernels have room for.
+inline constexpr int kMaxHeadDim = 256;
+
 // Rows up to this many are quantised by every block that needs them; more, once beforehand.
 inline constexpr int kMaxInlineRows = 8;
 
