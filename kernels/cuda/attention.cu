@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
   const int chunk_bits = 31 - __clz(kCount / heads_at_once);
   const int chunks_at_once = 1 << chunk_bits;
 
-  bool rehearsal = true;
+  bool rehearsal = kStartsEarly;
   int first = begin_chunk;  // of up to kCount chunks whose keys and values are in shared memory
   int tiles_from = -1;      // the one that shared.tile is filled for
   int copied = 0;           // positions whose keys and values are fetched

@@ -29,6 +29,13 @@ __device__ inline void wait_for_previous() {
 #endif
 }
 
+// Whether a kernel can be there before its input is: time for a rehearsal.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+inline constexpr bool kStartsEarly = true;
+#else
+inline constexpr bool kStartsEarly = false;
+#endif
+
 // Lets the next kernel of the stream start as soon as there is room for it.
 __device__ inline void let_next_start() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

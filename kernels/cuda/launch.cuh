@@ -1,6 +1,8 @@
 // Launching kernels.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/check.h"
 
 namespace edgellm::cuda {
@@ -56,10 +58,11 @@ void launch_at(Start start, void (*kernel)(Params...), dim3 grid, dim3 block, si
                                   cudaFuncAttributePreferredSharedMemoryCarveout,
                                   cudaSharedmemCarveoutMaxShared),
              "cudaFuncSetAttribute");
+  // The most that any launch may ask for: a captured graph keeps launches of several sizes.
   if (shared_bytes > 32 * 1024) {
     cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shared_bytes)),
+                                    static_cast<int>(std::max(shared_bytes, max_dynamic_shared()))),
                "cudaFuncSetAttribute");
   }
   cudaLaunchAttribute dependent{};

@@ -42,6 +42,7 @@ __device__ inline void barrier_arrive(int id, int threads) {
 }
 
 constexpr int kMaxWarps = 15;        // that multiply; with the service warp 16
+constexpr int kMaxPairs = 4;         // of rows, of a warp whose weights are in registers
 constexpr int kPreferredWarps = 10;  // fewer leave registers for the blocks of the next kernels
 constexpr int kBatch = 4;            // loads of a thread that overlap
 
@@ -49,7 +50,7 @@ struct Shared {
   uint32_t max[kMaxWarps];
   float r;
   int32_t sum;
-  float aside[kAside];
+  float aside[kMaxWarps][kMaxPairs][kAside];  // where a rehearsal's results go
 };
 
 // Four columns of the row from `at` on, those beyond its end zero.
@@ -198,7 +199,8 @@ template <class Op, int kSteps, int kPairs, int kQuads>
 __global__ void __launch_bounds__(bound_for(kPairs))
     short_row_kernel(Input input, Op op, int n_warps) {
   // A rehearsal pays where there is time for it: not where a block has much to fetch itself.
-  constexpr bool kRehearses = kSteps <= 5 && kPairs <= 2;
+  constexpr bool kRehearses = kStartsEarly && kSteps <= 5 && kPairs <= 2;
+  static_assert(kPairs <= kMaxPairs);
   constexpr bool kSharedWeights = kSteps > 8;
   extern __shared__ uint4 memory[];  // the row's codes, gains, weights of long rows
   __shared__ Shared shared;
@@ -310,7 +312,7 @@ __global__ void __launch_bounds__(bound_for(kPairs))
     }
     barrier_sync(kServiceBarrier, threads + 32);
     if (!finishes) continue;
-    op.finish(rehearsal ? op.aside(place, shared.aside) : place,
+    op.finish(rehearsal ? op.aside(place, shared.aside[warp][lane]) : place,
               static_cast<float>(own[0] - shared.sum) * (per_unit[0] * shared.r),
               static_cast<float>(own[1] - shared.sum) * (per_unit[1] * shared.r));
   }
