@@ -8,6 +8,9 @@ set(EDGELLM_CXX_FLAGS -ffp-contract=off -fno-fast-math -Wall -Wextra -Wshadow -W
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   list(APPEND EDGELLM_CXX_FLAGS -Wno-restrict)
 endif()
+# The same for device code: no contraction, subnormals kept, exact / and sqrt.
+set(EDGELLM_CUDA_FLAGS -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
+                       -Xcompiler=-ffp-contract=off -lineinfo)
 if(EDGELLM_WERROR)
   list(APPEND EDGELLM_CXX_FLAGS -Werror)
 endif()

@@ -45,6 +45,9 @@ struct SynthOptions {
 
 std::vector<std::string> synth_shape_names();
 
+// The sizes of a known shape, or of a config.json. Throws Error (kUsage) for any other name.
+ModelConfig synth_config(const std::string& shape);
+
 // Writes a model of random weights. The same options give the same bytes on every machine.
 void write_synth(const SynthOptions& options, const std::string& output);
 

@@ -230,7 +230,15 @@ class Synthesiser {
   uint64_t done_ = 0;
 };
 
-ModelConfig config_of(const std::string& shape) {
+}  // namespace
+
+std::vector<std::string> synth_shape_names() {
+  std::vector<std::string> names;
+  for (const Shape& shape : kShapes) names.emplace_back(shape.name);
+  return names;
+}
+
+ModelConfig synth_config(const std::string& shape) {
   for (const Shape& known : kShapes) {
     if (shape == known.name) return to_config(known);
   }
@@ -242,18 +250,10 @@ ModelConfig config_of(const std::string& shape) {
   return read_hf_config(shape, {}).model;
 }
 
-}  // namespace
-
-std::vector<std::string> synth_shape_names() {
-  std::vector<std::string> names;
-  for (const Shape& shape : kShapes) names.emplace_back(shape.name);
-  return names;
-}
-
 void write_synth(const SynthOptions& options, const std::string& output) {
   Metadata metadata;
   ModelConfig& config = metadata.config;
-  config = config_of(options.shape);
+  config = synth_config(options.shape);
   if (options.layers) config.layers = *options.layers;
   if (options.vocab) config.vocab = *options.vocab;
   validate(config);

@@ -1,0 +1,31 @@
+// The ternary products of a layer as an engine without fusion would run them: a kernel for the
+// norm, one that quantises, one for each matrix, one each for RoPE, the append to the cache, the
+// activation and the addition to the residual stream. To compare the fused ops with.
+//
+// Same args, same arithmetic, same bits as the fused ops (kernels/ops.h), but a value that is not
+// finite is not reported. All intermediate rows go through memory. Every kernel is launched like
+// the fused ones (kernels/cuda/launch.cuh) and fetches its first weights before it waits for the
+// kernel before it.
+#pragma once
+
+#include "kernels/cuda/cuda.h"
+
+namespace edgellm::bench {
+
+// Intermediate rows. `widest` is the largest of dim, heads * head_dim and ffn.
+struct UnfusedRows {
+  float* normed = nullptr;   // [rows, widest] x * gain
+  float* rms = nullptr;      // [rows] RMS factor
+  int8_t* codes = nullptr;   // [rows, cuda::quantised_row_bytes(widest)]
+  float* s = nullptr;        // [rows] codes per unit
+  int32_t* sum = nullptr;    // [rows] of the codes
+  float* product = nullptr;  // [rows, widest]
+  float* other = nullptr;    // [rows, widest] of the second matrix
+};
+
+// Columns must be multiples of 4, the cache of half precision.
+void unfused_qkv(const QkvArgs& args, const UnfusedRows& between, cudaStream_t stream);
+void unfused_project(const ProjectArgs& args, const UnfusedRows& between, cudaStream_t stream);
+void unfused_ffn_up(const FfnUpArgs& args, const UnfusedRows& between, cudaStream_t stream);
+
+}  // namespace edgellm::bench
