@@ -47,11 +47,21 @@ struct Options {
 
 size_t u(int n) { return static_cast<size_t>(n); }
 
+// On the stream that the ops run on: it does not wait for copies that others make.
+void send(const Stream& stream, void* to, const void* from, size_t bytes) {
+  cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "sending operands");
+  stream.wait();
+}
+void receive(const Stream& stream, void* to, const void* from, size_t bytes) {
+  cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "reading results");
+  stream.wait();
+}
+
 // ---- Device memory ------------------------------------------------------------------------------
 
 class Memory {
  public:
-  explicit Memory(cudaStream_t stream) : stream_(stream) {}
+  explicit Memory(const Stream& stream) : stream_(stream) {}
 
   template <class T>
   T* take(size_t n) {
@@ -67,8 +77,7 @@ class Memory {
   template <class T>
   T* copy_of(const std::vector<T>& values) {
     T* const data = take<T>(values.size());
-    cuda_check(cudaMemcpy(data, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice),
-               "sending operands");
+    send(stream_, data, values.data(), values.size() * sizeof(T));
     return data;
   }
   float* floats(size_t n, float scale) {
@@ -95,7 +104,7 @@ class Memory {
   }
 
  private:
-  cudaStream_t stream_;
+  const Stream& stream_;
   uint64_t seed_ = 0;
   std::vector<std::unique_ptr<DeviceMemory>> blocks_;
 };
@@ -151,13 +160,14 @@ Device measure_device(const GpuInfo& gpu, const Stream& stream, int repeats) {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's free memory");
-  const size_t bytes = std::min<size_t>(free_bytes / 2, size_t{4} << 30) / 256 * 256;
+  const size_t bytes = std::min<size_t>(free_bytes / 2, size_t{2} << 30) / 256 * 256;
   Memory memory(stream);
   const size_t words = bytes / sizeof(uint4);
-  uint4* const data = memory.zeros<uint4>(words);
+  const float* const data = memory.floats(bytes / sizeof(float), 1.0f);
   uint32_t* const sink = memory.zeros<uint32_t>(1);
-  const double us =
-      graph_time_us(stream, std::max(repeats / 3, 3), [&] { read_all(data, words, sink, stream); });
+  const double us = graph_time_us(stream, std::max(repeats / 3, 3), [&] {
+    read_all(reinterpret_cast<const uint4*>(data), words, sink, stream);
+  });
   device.read_gb_s = static_cast<double>(bytes) / us / 1000.0;
   return device;
 }
@@ -201,11 +211,8 @@ class Operands {
       position[u(r)] = pass.is_decode() ? pass.depth : pass.depth + r;
     }
     const size_t bytes = u(pass.rows) * sizeof(int32_t);
-    stream_.wait();
-    cuda_check(cudaMemcpy(sequences_, sequence.data(), bytes, cudaMemcpyHostToDevice),
-               "sending places");
-    cuda_check(cudaMemcpy(positions_, position.data(), bytes, cudaMemcpyHostToDevice),
-               "sending places");
+    send(stream_, sequences_, sequence.data(), bytes);
+    send(stream_, positions_, position.data(), bytes);
   }
 
   int layers() const { return static_cast<int>(layers_.size()); }
@@ -253,7 +260,7 @@ class Operands {
     const std::vector<std::byte> by_unfused = read(outputs);
     write(outputs, before);
     int32_t fault = 0;
-    cuda_check(cudaMemcpy(&fault, fault_, sizeof fault, cudaMemcpyDeviceToHost), "reading a fault");
+    receive(stream_, &fault, fault_, sizeof fault);
     require(fault == 0, "the random operands lead to values that are not finite");
     require(before != by_fused, "a fused op has written nothing");
     if (by_fused == by_unfused) return;
@@ -382,21 +389,18 @@ class Operands {
     return {{x_, rows * u(config_.dim) * sizeof(float)}};
   }
   std::vector<std::byte> read(const std::vector<Output>& outputs) const {
-    stream_.wait();
     std::vector<std::byte> all;
     for (const Output& output : outputs) {
       const size_t begin = all.size();
       all.resize(begin + output.bytes);
-      cuda_check(cudaMemcpy(&all[begin], output.data, output.bytes, cudaMemcpyDeviceToHost),
-                 "reading results");
+      receive(stream_, &all[begin], output.data, output.bytes);
     }
     return all;
   }
   void write(const std::vector<Output>& outputs, const std::vector<std::byte>& all) const {
     const std::byte* from = all.data();
     for (const Output& output : outputs) {
-      cuda_check(cudaMemcpy(output.data, from, output.bytes, cudaMemcpyHostToDevice),
-                 "restoring operands");
+      send(stream_, output.data, from, output.bytes);
       from += output.bytes;
     }
   }
@@ -671,11 +675,8 @@ class Benchmark {
   }
 
   std::vector<int32_t> read(const int32_t* from, int n) const {
-    stream_.wait();
     std::vector<int32_t> values(u(n));
-    cuda_check(
-        cudaMemcpy(values.data(), from, values.size() * sizeof(int32_t), cudaMemcpyDeviceToHost),
-        "reading results");
+    receive(stream_, values.data(), from, values.size() * sizeof(int32_t));
     return values;
   }
 

@@ -148,8 +148,8 @@ __global__ void __launch_bounds__(kFewWarps * 32) few_kernel(Matrix w, Quantised
   RowDot dot[kRows][kTokens];
 #pragma unroll
   for (int j = 0; j < kAhead; ++j) {
-    const int word = lane + 32 * j;
-    if (word >= n_words) break;
+    // Where a row has fewer words, its weights are 0 and so are all products.
+    const int word = min(lane + 32 * j, n_words - 1);
 #pragma unroll
     for (int n = 0; n < kTokens; ++n) {
       const uint4 codes = tokens[n][word];
@@ -187,16 +187,19 @@ __global__ void __launch_bounds__(kFewWarps * 32) few_kernel(Matrix w, Quantised
 // it multiplies 64 columns, the next 64 are on their way into registers.
 constexpr int kTile = 64;
 constexpr int kTileThreads = 128;
-constexpr int kTilePitch = kTile + 16;  // bytes; spreads the rows over the banks
-constexpr int kSumPitch = kTile + 4;    // int32
+// The tile's 64 columns lie in planes of 16, [row][16 bytes]: wmma asks for addresses that are
+// multiples of 32 bytes, and so padded the planes begin in different banks.
+constexpr int kPlane = 16 * kTile + 32;
+constexpr int kPlanes = kTile / 16;
+constexpr int kSumPitch = kTile + 4;  // int32
 
 __global__ void __launch_bounds__(kTileThreads) many_kernel(Matrix w, Quantised x, float* y) {
   namespace wmma = nvcuda::wmma;
   // Weights w + 1 and codes of 64 columns; at the end the sums, [token][row].
   __shared__ __align__(128) int8_t memory[kTile * kSumPitch * 4];
-  static_assert(sizeof memory >= 2 * kTile * kTilePitch);
+  static_assert(sizeof memory >= 2 * kPlanes * kPlane);
   int8_t* const weights = memory;
-  int8_t* const codes = memory + kTile * kTilePitch;
+  int8_t* const codes = memory + kPlanes * kPlane;
   const int t = static_cast<int>(threadIdx.x);
   const int first_row = static_cast<int>(blockIdx.x) * kTile;
   const int first_token = static_cast<int>(blockIdx.y) * kTile;
@@ -228,17 +231,16 @@ __global__ void __launch_bounds__(kTileThreads) many_kernel(Matrix w, Quantised 
     for (int n = 0; n < 2; ++n) wmma::fill_fragment(sums[m][n], 0);
   }
   for (int step = 0; step < w.steps; ++step) {
-    int8_t* const row = weights + t / 2 * kTilePitch + t % 2 * 32;
     const uint32_t words[2] = {next_weights.x, next_weights.y};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      *reinterpret_cast<uint4*>(row + 16 * i) =
+      *reinterpret_cast<uint4*>(weights + (t % 2 * 2 + i) * kPlane + t / 2 * 16) =
           make_uint4(words[i] & 0x03030303u, words[i] >> 2 & 0x03030303u,
                      words[i] >> 4 & 0x03030303u, words[i] >> 6 & 0x03030303u);
     }
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      *reinterpret_cast<uint4*>(codes + (t + j * kTileThreads) / 4 * kTilePitch + t % 4 * 16) =
+      *reinterpret_cast<uint4*>(codes + t % 4 * kPlane + (t + j * kTileThreads) / 4 * 16) =
           next_codes[j];
     }
     __syncthreads();
@@ -248,13 +250,13 @@ __global__ void __launch_bounds__(kTileThreads) many_kernel(Matrix w, Quantised 
       for (int j = 0; j < 2; ++j) next_codes[j] = codes_from[j][4 * (step + 1)];
     }
 #pragma unroll
-    for (int k = 0; k < kTile; k += 16) {
+    for (int k = 0; k < kPlanes; ++k) {
       wmma::fragment<wmma::matrix_a, 16, 16, 16, signed char, wmma::row_major> a[2];
       wmma::fragment<wmma::matrix_b, 16, 16, 16, signed char, wmma::col_major> b[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        wmma::load_matrix_sync(a[i], weights + (warp_row + 16 * i) * kTilePitch + k, kTilePitch);
-        wmma::load_matrix_sync(b[i], codes + (warp_token + 16 * i) * kTilePitch + k, kTilePitch);
+        wmma::load_matrix_sync(a[i], weights + k * kPlane + (warp_row + 16 * i) * 16, 16);
+        wmma::load_matrix_sync(b[i], codes + k * kPlane + (warp_token + 16 * i) * 16, 16);
       }
 #pragma unroll
       for (int m = 0; m < 2; ++m) {

@@ -1,43 +1,80 @@
 #!/usr/bin/env bash
-# Checks the CUDA engine on a machine with an NVIDIA GPU: the [gpu] tests, then the same under
-# compute-sanitizer's memcheck and racecheck. Prints a short table; logs go to the folder given
-# (default build/gpu_check). Needs a build of the preset `release` (make build, or cmake --preset).
+# Checks the CUDA engine on a machine with an NVIDIA GPU: the [gpu] tests; tests and benchmark under
+# compute-sanitizer's memcheck, racecheck and initcheck; then the benchmark of the ops. Prints a
+# short table at the end; logs go to the folder given (default build/gpu_check). Needs a build of
+# the preset `release` (cmake --preset release && cmake --build --preset release).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
+export PATH="$PATH:/usr/local/cuda/bin"
 build=build/release
 logs=${1:-build/gpu_check}
-mkdir -p "$logs"
+step_limit=30m # compute-sanitizer runs some tests a hundred times slower; nothing should take longer
+mkdir -p "$logs" || exit
 
-for program in "$build/tests/kernels/kernels_gpu_test" "$build/tests/engine/engine_test"; do
+kernels=$build/tests/kernels/kernels_gpu_test
+engine=$build/tests/engine/engine_test
+bench=$build/edgellm_gpu_ops_bench
+for program in "$build/edgellm" "$kernels" "$engine" "$bench"; do
   if [[ ! -x $program ]]; then
     echo "gpu_check: no $program; build it with: cmake --preset release && cmake --build --preset release" >&2
     exit 1
   fi
 done
+if ! command -v compute-sanitizer >/dev/null; then
+  echo "gpu_check: no compute-sanitizer on PATH or in /usr/local/cuda/bin; it comes with the CUDA toolkit" >&2
+  exit 1
+fi
 "$build/edgellm" devices
 if "$build/edgellm" devices --json | grep -q '"gpus":\[\]'; then
   echo "gpu_check: no usable GPU here" >&2
-  exit 1
+  exit 5
 fi
 
+table=()
 failed=0
-# check NAME COMMAND...: runs it, keeps its output, prints a line of the table.
+# check NAME COMMAND...: runs it, keeps its output, adds a line to the table.
 check() {
-  local name=$1
+  local name=$1 result seconds=$SECONDS status
   shift
-  if "$@" >"$logs/$name.log" 2>&1; then
-    printf '%-22s ok      %s\n' "$name" "$(grep -E 'All tests passed' "$logs/$name.log" | tail -1)"
+  echo "gpu_check: $name ..." >&2
+  timeout "$step_limit" "$@" >"$logs/$name.log" 2>&1
+  status=$?
+  seconds=$((SECONDS - seconds))
+  if [[ $status == 0 ]]; then
+    result="ok      $(grep -hoE 'All tests passed.*|ERROR SUMMARY: .*|RACECHECK SUMMARY: .*' "$logs/$name.log" |
+      paste -sd ' ')"
   else
-    printf '%-22s FAILED  see %s\n' "$name" "$logs/$name.log"
     failed=1
+    result="FAILED  exit $status, see $logs/$name.log"
+    [[ $status == 124 ]] && result="FAILED  not done after $step_limit, see $logs/$name.log"
   fi
+  table+=("$(printf '%-18s %5d s  %s' "$name" "$seconds" "$result")")
 }
 
-kernels=("$build/tests/kernels/kernels_gpu_test")
-models=("$build/tests/engine/engine_test" "[gpu]")
-check kernels "${kernels[@]}"
-check models "${models[@]}"
-check kernels_memcheck compute-sanitizer --error-exitcode 9 --tool memcheck "${kernels[@]}"
-check kernels_racecheck compute-sanitizer --error-exitcode 9 --tool racecheck "${kernels[@]}"
-check models_memcheck compute-sanitizer --error-exitcode 9 --tool memcheck "${models[@]}"
+# sanitize NAME COMMAND...: under each of the tools.
+sanitize() {
+  local name=$1 tool
+  shift
+  for tool in memcheck racecheck initcheck; do
+    check "${name}_$tool" compute-sanitizer --error-exitcode 9 --tool "$tool" "$@"
+  done
+}
+
+# All ops, heads and prefill passes, but for the one case whose sizes only add time; the models that
+# are small: upload, eager and graph decode, several sequences, faults.
+kernel_cases='[gpu]~*of 512 rows*'
+engine_cases='decode on the GPU*,rows of a batch on the GPU*,codes that are no ternary*,progress of the upload*'
+
+check kernels "$kernels"
+check engine "$engine" '[gpu]'
+sanitize kernels "$kernels" "$kernel_cases"
+sanitize engine "$engine" "$engine_cases"
+# The unfused kernels, too: with one, eight and many rows.
+sanitize bench "$bench" --shape smollm-135m --rows 1,8,100 --depth 70 --layers 2 --repeats 1
+check bench "$bench" --shape smollm-135m,bitnet-2b-4t --depth 128 -o "$logs/bench.csv"
+
+echo
+cat "$logs/bench.log"
+echo
+printf '%s\n' "${table[@]}"
 exit $failed
