@@ -13,6 +13,7 @@
 #include "apps/terminal.h"
 #include "apps/text_format.h"
 #include "base/error.h"
+#include "engine/sampling.h"
 #include "model/text.h"
 
 namespace edgellm {
@@ -28,14 +29,6 @@ struct Flags {
 };
 
 using Window = std::vector<int32_t>;
-
-// ln of the probability that the softmax of `logits` gives to `id`.
-double log_probability(std::span<const float> logits, int32_t id) {
-  const double max = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - max);
-  return static_cast<double>(logits[static_cast<size_t>(id)]) - max - std::log(sum);
-}
 
 // Cuts `ids` into windows of `size`, the last one shorter, with `bos` in front of each. A window
 // without an id to predict is left out.

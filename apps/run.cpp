@@ -7,6 +7,7 @@
 #include "apps/commands.h"
 #include "apps/model_flags.h"
 #include "apps/prompt.h"
+#include "apps/sampling_flags.h"
 #include "apps/signals.h"
 #include "apps/terminal.h"
 #include "apps/text_format.h"
@@ -25,59 +26,123 @@ struct Flags {
   std::string model;
   PromptFlags prompt;
   EngineFlags engine;
+  SamplingFlags sampling;
   int max_tokens = -1;
   std::vector<std::string> stop;
   bool ignore_eos = false;
   bool json = false;
   bool verbose = false;
+  bool stream = false;
   bool no_stream = false;
+  bool print_prompt = false;
+  std::optional<int> logprobs;
 };
+
+// What is written to stdout before the run has ended.
+enum class Streaming {
+  kNothing,
+  kText,    // the text as it becomes final
+  kEvents,  // a line of JSON for each token
+};
+
+Streaming streaming_of(const Flags& flags) {
+  if (flags.json) return flags.stream ? Streaming::kEvents : Streaming::kNothing;
+  return flags.no_stream ? Streaming::kNothing : Streaming::kText;
+}
 
 // Collects the answer and shows it as it comes: text where the model has a tokenizer, else ids with
 // blanks between them.
 class Answer {
  public:
-  Answer(const Tokenizer* tokenizer, std::vector<std::string> stop_strings, bool streams)
-      : streams_(streams) {
+  Answer(const Tokenizer* tokenizer, std::vector<std::string> stop_strings, Streaming streaming)
+      : streaming_(streaming) {
     if (tokenizer != nullptr) text_stream_.emplace(*tokenizer, std::move(stop_strings));
   }
 
-  // False when the answer has ended: at a stop string, or because nobody reads it any more.
-  bool push(int32_t id) {
+  // Text to stand before the answer, where a text is printed.
+  void begin_with(const std::string& prompt) {
+    prompt_ = prompt;
+    if (streaming_ == Streaming::kText) write(prompt_);
+  }
+
+  // One token; a stop token has no text. `details` are more fields of its event. False when the
+  // answer has ended: at a stop string, or because nobody reads it any more.
+  bool push(int32_t id, bool is_stop, const nlohmann::ordered_json& details) {
+    std::string piece;
     if (text_stream_) {
-      append(text_stream_->push(id));
-    } else {
-      append((text_.empty() ? "" : " ") + std::to_string(id));
+      if (!is_stop) piece = text_stream_->push(id);
+    } else if (!is_stop) {
+      piece = (text_.empty() ? "" : " ") + std::to_string(id);
     }
+    nlohmann::ordered_json event = {{"id", id}};
+    event["text"] = text_stream_ ? nlohmann::ordered_json(piece) : nullptr;
+    event.update(details);
+    append(piece, event);
     return !reader_gone_ && !(text_stream_ && text_stream_->stopped());
   }
 
+  // Text that was held back to the end becomes an event without an id.
   void finish() {
-    if (text_stream_) append(text_stream_->finish());
+    if (!text_stream_) return;
+    const std::string piece = text_stream_->finish();
+    if (!piece.empty()) append(piece, {{"id", nullptr}, {"text", piece}});
   }
 
-  // What is still to be written to stdout, with the newline that ends a text.
+  // What is still to be written to stdout of a text, with the newline that ends it.
   void print_rest() {
-    if (reader_gone_ || text_.empty()) return;
-    std::string rest = streams_ ? "" : text_;
-    if (text_.back() != '\n') rest += '\n';
-    write_stdout(rest);
+    const std::string all = prompt_ + text_;
+    if (all.empty()) return;
+    std::string rest = streaming_ == Streaming::kText ? "" : all;
+    if (all.back() != '\n') rest += '\n';
+    write(rest);
   }
+
+  void print_object(const nlohmann::ordered_json& json) { write(json_line(json)); }
 
   const std::string& text() const { return text_; }
-  bool reader_gone() const { return reader_gone_; }
 
  private:
-  void append(const std::string& piece) {
+  void append(const std::string& piece, const nlohmann::ordered_json& event) {
     text_ += piece;
-    if (streams_ && !reader_gone_) reader_gone_ = !write_stdout(piece);
+    if (streaming_ == Streaming::kText) write(piece);
+    if (streaming_ == Streaming::kEvents) write(json_line(event));
+  }
+
+  void write(const std::string& bytes) {
+    if (!reader_gone_) reader_gone_ = !write_stdout(bytes);
   }
 
   std::optional<TextStream> text_stream_;
+  std::string prompt_;
   std::string text_;
-  bool streams_;
+  Streaming streaming_;
   bool reader_gone_ = false;
 };
+
+// {"logprob", "top": [{"id", "text", "logprob"}]}; the text null where the model has no tokenizer.
+nlohmann::ordered_json to_json(const TokenLogprobs& logprobs, const Tokenizer* tokenizer) {
+  auto top = nlohmann::ordered_json::array();
+  for (const TokenLogprob& entry : logprobs.top) {
+    nlohmann::ordered_json text;
+    if (tokenizer != nullptr) text = std::string(tokenizer->token_bytes(entry.id));
+    top.push_back({{"id", entry.id}, {"text", text}, {"logprob", entry.logprob}});
+  }
+  return {{"logprob", logprobs.logprob}, {"top", top}};
+}
+
+// The prompt as --print-prompt shows it: the text as it was given; for ids what they stand for.
+std::string shown_prompt(const PromptFlags& flags, const PromptText& prompt,
+                         std::span<const int32_t> ids, const Tokenizer* tokenizer) {
+  if (!flags.ids_file) return prompt.text;
+  std::string text;
+  if (tokenizer == nullptr) {
+    for (const int32_t id : ids) text += std::to_string(id) + " ";
+    return text;
+  }
+  TextStream stream(*tokenizer, {});
+  for (const int32_t id : ids) text += stream.push(id);
+  return text + stream.finish();
+}
 
 struct Timings {
   int64_t total_ns = 0;
@@ -89,6 +154,7 @@ struct Report {
   const ModelFile* model;
   const Backend* backend;
   const EngineOptions* options;
+  const SamplingOptions* sampling;
   std::span<const int32_t> prompt_ids;
   const GenerateResult* result;
   Timings timings;
@@ -136,6 +202,8 @@ void print_verbose(const Report& report) {
                               fixed(static_cast<double>(token_bytes) * report.eval_tps() / 1e9, 2) +
                               " GB/s");
   }
+  const SamplingOptions& sampling = *report.sampling;
+  line("sampling:", sampling.is_argmax() ? "greedy" : edgellm::to_json(sampling).dump());
   line("head:",
        head.steps == 0
            ? "full"
@@ -196,6 +264,7 @@ nlohmann::ordered_json to_json(const Report& report, const nlohmann::ordered_jso
       {"threads", report.options->threads},
       {"kv_type", report.options->kv_type == KvType::kF32 ? "f32" : "f16"},
       {"context", report.backend->context()},
+      {"sampling", edgellm::to_json(*report.sampling)},
       {"output_hash", output_hash(result.token_ids)}};
 }
 
@@ -218,6 +287,7 @@ void check_flags(const Flags& flags) {
                                       " is not a number of tokens; use 1 or more, or -1 to go on "
                                       "until the model stops or the context is full");
   }
+  check_sampling_flags(flags.sampling);
   for (const std::string& stop : flags.stop) {
     if (stop.empty()) throw Error(ExitCode::kUsage, "--stop needs a text that is not empty");
     require_utf8({stop, "--stop"});
@@ -235,7 +305,11 @@ int run(const Flags& flags) {
   if (tokenizer_or_null == nullptr && !flags.stop.empty()) {
     throw Error(ExitCode::kUsage, model.path() + " has no tokenizer, so --stop has no meaning");
   }
-  const EngineOptions options = engine_options(flags.engine, model.config());
+  EngineOptions options = engine_options(flags.engine, model.config());
+  const SamplingOptions sampling =
+      sampling_options(flags.sampling, model.tokenizer(), model.path());
+  // A step whose logits are wanted computes all of them.
+  if (!sampling.is_argmax() || flags.logprobs) options.full_head = true;
 
   const int64_t opening_ns = total.elapsed_ns();
 
@@ -250,15 +324,28 @@ int run(const Flags& flags) {
   const int64_t load_ns = opening_ns + preparing.elapsed_ns();
 
   const std::vector<int32_t>& stop_ids = model.tokenizer().stop_ids;
-  Answer answer(tokenizer_or_null, flags.stop, /*streams=*/!flags.json && !flags.no_stream);
+  Answer answer(tokenizer_or_null, flags.stop, streaming_of(flags));
+  const std::string prompt_text =
+      flags.print_prompt ? shown_prompt(flags.prompt, prompt, ids, tokenizer_or_null) : "";
+  if (!flags.json) answer.begin_with(prompt_text);
+  nlohmann::ordered_json details = nlohmann::ordered_json::object();  // of the token to come
+  auto logprobs = nlohmann::ordered_json::array();                    // of all tokens
   GenerateRequest request;
   request.prompt_ids = ids;
   request.max_tokens = flags.max_tokens;
   request.stop_ids = stop_ids;
   request.ignore_stop_ids = flags.ignore_eos;
+  request.sampling = sampling;
+  if (flags.logprobs) {
+    request.top_logprobs = *flags.logprobs;
+    request.on_logprobs = [&](const TokenLogprobs& of_token) {
+      details = to_json(of_token, tokenizer_or_null);
+      logprobs.push_back(details);
+    };
+  }
   request.on_token = [&](int32_t id) {
     const bool is_stop = std::binary_search(stop_ids.begin(), stop_ids.end(), id);
-    return is_stop || answer.push(id);
+    return answer.push(id, is_stop, details);
   };
   request.interrupted = [] { return received_signal() != 0; };
   const GenerateResult result = generate(*backend, request);
@@ -268,11 +355,18 @@ int run(const Flags& flags) {
       .model = &model,
       .backend = backend.get(),
       .options = &options,
+      .sampling = &sampling,
       .prompt_ids = ids,
       .result = &result,
       .timings = {.total_ns = total.elapsed_ns() - waiting_ns, .load_ns = load_ns}};
   if (flags.json) {
-    print_json(to_json(report, tokenizer ? nlohmann::ordered_json(answer.text()) : nullptr));
+    const auto text_or_null = [&](const std::string& text) {
+      return tokenizer ? nlohmann::ordered_json(text) : nullptr;
+    };
+    nlohmann::ordered_json json = to_json(report, text_or_null(answer.text()));
+    if (flags.print_prompt) json["prompt"] = text_or_null(prompt_text);
+    if (flags.logprobs) json["logprobs"] = logprobs;
+    answer.print_object(json);
   } else {
     answer.print_rest();
   }
@@ -287,6 +381,7 @@ Command add_run(CLI::App& root) {
   CLI::App* app = root.add_subcommand("run", "Continue a prompt");
   app->footer(
       "  edgellm run model.tmac2 \"Once upon a time\"\n"
+      "  edgellm run model.tmac2 \"Once upon a time\" --sample --seed 7\n"
       "  edgellm run model.tmac2 -f notes.txt -n 200 --verbose\n"
       "  cat notes.txt | edgellm run model.tmac2 -p \"In short:\" --stop \"The End\" --json");
   auto flags = std::make_shared<Flags>();
@@ -304,8 +399,23 @@ Command add_run(CLI::App& root) {
   app->add_flag("--full-head", flags->engine.full_head,
                 "Compute every logit of every token, without an int8 copy of the head; changes "
                 "speed and memory, never the result");
-  app->add_flag("--no-stream", flags->no_stream, "Print the answer when it is complete");
-  app->add_flag("--json", flags->json, "Print one JSON object instead of the text");
+  add_sampling_options(*app, flags->sampling);
+  app->add_flag("--print-prompt", flags->print_prompt,
+                "Print the prompt before the answer; with --json as a field");
+  CLI::Option* no_stream =
+      app->add_flag("--no-stream", flags->no_stream, "Print the answer when it is complete");
+  CLI::Option* json =
+      app->add_flag("--json", flags->json, "Print one JSON object instead of the text");
+  app->add_flag("--stream", flags->stream,
+                "With --json: a line for each token as it comes, then the object")
+      ->needs(json)
+      ->excludes(no_stream);
+  app->add_option_function<int>(
+         "--logprobs", [flags](int n) { flags->logprobs = n; },
+         "With --json: log-probabilities of each token and of the N most probable in its place")
+      ->check(CLI::Range(0, INT32_MAX).description(""))
+      ->needs(json)
+      ->option_text("N");
   app->add_flag("--verbose", flags->verbose, "Print timings and memory to standard error");
   return {app, [flags] { return run(*flags); }};
 }

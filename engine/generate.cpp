@@ -36,6 +36,16 @@ void check_prompt(const Backend& backend, const GenerateRequest& request) {
   }
 }
 
+void check_choice(const GenerateRequest& request, int vocab) {
+  const std::string problem = sampling_problem(request.sampling);
+  if (!problem.empty()) throw Error(ExitCode::kUsage, problem);
+  if (request.top_logprobs < 0 || request.top_logprobs > vocab) {
+    throw Error(ExitCode::kUsage, "--logprobs is " + std::to_string(request.top_logprobs) +
+                                      "; use a number from 0 to the vocabulary's " +
+                                      std::to_string(vocab));
+  }
+}
+
 }  // namespace
 
 const char* to_string(FinishReason reason) {
@@ -56,6 +66,7 @@ const char* to_string(FinishReason reason) {
 
 GenerateResult generate(Backend& backend, const GenerateRequest& request) {
   check_prompt(backend, request);
+  check_choice(request, backend.model().config().vocab);
   GenerateResult result;
   if (request.max_tokens == 0) return result;
   const int64_t start = now_ns();
@@ -65,7 +76,25 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
   int position = 0;
   int32_t next = -1;
 
-  // Prefill. Only the last row of the last chunk is asked for its arg-max.
+  // Where the arg-max is not enough, each step brings its logits to the host.
+  const bool on_host = !request.sampling.is_argmax() || request.on_logprobs;
+  std::vector<float> logits;
+  std::vector<int32_t> seen;
+  if (on_host) {
+    logits.resize(static_cast<size_t>(backend.model().config().vocab));
+    seen.assign(request.prompt_ids.begin(), request.prompt_ids.end());
+  }
+  // The id for place `at`, by the logits of the row before it.
+  const auto choose = [&](int at) {
+    const int32_t id = choose_id(logits, seen, banned, request.sampling, static_cast<uint64_t>(at));
+    if (id >= 0 && request.on_logprobs) {
+      request.on_logprobs(log_probabilities(logits, id, request.top_logprobs));
+    }
+    seen.push_back(id);
+    return id;
+  };
+
+  // Prefill. Only the last row of the last chunk is asked for its arg-max or logits.
   const int prompt = static_cast<int>(request.prompt_ids.size());
   const int chunk = request.prefill_chunk > 0 ? std::min(request.prefill_chunk, backend.max_rows())
                                               : backend.max_rows();
@@ -87,13 +116,18 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
     Outputs outputs;
     if (position + rows == prompt) {
       outputs.rows = {&row, 1};
-      outputs.argmax = {&next, 1};
-      outputs.banned = banned;
+      if (on_host) {
+        outputs.logits = logits;
+      } else {
+        outputs.argmax = {&next, 1};
+        outputs.banned = banned;
+      }
     }
     backend.forward(batch, outputs);
     position += rows;
   }
   result.prompt_eval_ns = now_ns() - start;
+  if (on_host) next = choose(position);
 
   int64_t last_token_at = 0;
   // Takes a chosen id and says whether to go on. `position` is the id's place: it and the tokens
@@ -131,7 +165,17 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
     }
     return false;
   };
-  if (accept(next)) {
+  if (on_host) {
+    const int32_t row = 0;
+    while (accept(next)) {
+      Outputs outputs;
+      outputs.rows = {&row, 1};
+      outputs.logits = logits;
+      backend.forward({{&next, 1}, std::span(sequences).first(1), {&position, 1}}, outputs);
+      ++position;
+      next = choose(position);
+    }
+  } else if (accept(next)) {
     // accept() says when to end; the bound keeps the backend from running ahead of it.
     int n_max = backend.context() - position - 1;
     if (request.max_tokens >= 0) n_max = std::min(n_max, request.max_tokens - 1);

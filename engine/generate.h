@@ -1,4 +1,4 @@
-// Prompt in, tokens out, for one sequence: prefill in chunks, then greedy decode.
+// Prompt in, tokens out, for one sequence: prefill in chunks, then decode, greedy or sampled.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/backend.h"
+#include "engine/sampling.h"
 
 namespace edgellm {
 
@@ -27,6 +28,12 @@ struct GenerateRequest {
   std::span<const int32_t> stop_ids;
   bool ignore_stop_ids = false;  // never choose a stop id
   int prefill_chunk = 0;         // rows a pass; 0: as many as the backend takes
+  SamplingOptions sampling;      // greedy unless set
+  // Called with the log-probabilities of each id, just before on_token: its own and those of the
+  // `top_logprobs` most probable ids. Changes no id, but takes the logits of every step. May be
+  // empty.
+  std::function<void(const TokenLogprobs&)> on_logprobs;
+  int top_logprobs = 0;  // at most the vocabulary
   // Called with each id as it comes; false ends the run with kStopString. May be empty.
   std::function<bool(int32_t id)> on_token;
   // Polled between steps; true ends the run with kInterrupted. May be empty.
@@ -43,7 +50,8 @@ struct GenerateResult {
 };
 
 // Throws Error: kPromptDoesNotFit when the prompt and one token exceed the context, kUsage for an
-// empty prompt or an id outside the vocabulary.
+// empty prompt, an id outside the vocabulary, or a value of `sampling` or `top_logprobs` that is
+// out of range.
 GenerateResult generate(Backend& backend, const GenerateRequest& request);
 
 }  // namespace edgellm

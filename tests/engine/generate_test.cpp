@@ -154,6 +154,106 @@ TEST_CASE("decode fails at the id that makes a value not finite, not before") {
   check_fault_in_decode(path, [](const ModelFile& model) { return make_cpu_backend(model, {}); });
 }
 
+SamplingOptions lively(uint64_t seed) {
+  SamplingOptions options;
+  options.temperature = 1.5;
+  options.top_k = 200;
+  options.top_p = 0.95;
+  options.min_p = 0.01;
+  options.repeat_penalty = 1.2;
+  options.seed = seed;
+  return options;
+}
+
+TEST_CASE("a sampled run chooses by the logits, the ids seen and the position of each step") {
+  Fixture f;
+  GenerateRequest request;
+  request.max_tokens = 30;
+  request.sampling = lively(3);
+  const std::vector<int32_t> ids = f.run(request).token_ids;
+  REQUIRE(ids.size() == 30);
+
+  std::vector<int32_t> all = f.prompt;
+  all.insert(all.end(), ids.begin(), ids.end());
+  const Results fed = run_ids(*f.backend, all);
+  const size_t vocab = static_cast<size_t>(f.model.config().vocab);
+  for (size_t at = f.prompt.size(); at < all.size(); ++at) {
+    const auto logits = std::span(fed.logits).subspan((at - 1) * vocab, vocab);
+    REQUIRE(all[at] == choose_id(logits, std::span(all).first(at), {}, request.sampling, at));
+  }
+}
+
+TEST_CASE("a seed gives the same ids again, for any threads and prefill chunks; another does not") {
+  Fixture f;
+  GenerateRequest request;
+  request.max_tokens = 40;
+  request.sampling = lively(1);
+  const std::vector<int32_t> ids = f.run(request).token_ids;
+  CHECK(f.run(request).token_ids == ids);
+  for (int chunk : {1, 7}) {
+    request.prefill_chunk = chunk;
+    CHECK(f.run(request).token_ids == ids);
+  }
+  EngineOptions options;
+  options.context = 90;
+  options.threads = 1;
+  options.full_head = true;
+  const auto one_thread = make_cpu_backend(f.model, options);
+  request.prompt_ids = f.prompt;
+  CHECK(generate(*one_thread, request).token_ids == ids);
+
+  request.sampling.seed = 2;
+  CHECK(f.run(request).token_ids != ids);
+}
+
+TEST_CASE("a sampled run ends at stop ids, and never chooses one it must ignore") {
+  Fixture f;
+  GenerateRequest request;
+  request.max_tokens = 40;
+  request.sampling = lively(1);
+  const std::vector<int32_t> free_ids = f.run(request).token_ids;
+  const std::vector<int32_t> stop = {free_ids[6]};
+  const auto end = std::find(free_ids.begin(), free_ids.end(), stop[0]);
+  request.stop_ids = stop;
+  const GenerateResult stopped = f.run(request);
+  CHECK(stopped.finish_reason == FinishReason::kStop);
+  CHECK(stopped.token_ids == std::vector<int32_t>(free_ids.begin(), end + 1));
+
+  request.ignore_stop_ids = true;
+  request.max_tokens = -1;
+  const GenerateResult ignoring = f.run(request);
+  CHECK(ignoring.finish_reason == FinishReason::kContext);
+  CHECK(f.prompt.size() + ignoring.token_ids.size() == 100);
+  CHECK(std::count(ignoring.token_ids.begin(), ignoring.token_ids.end(), stop[0]) == 0);
+}
+
+TEST_CASE("log-probabilities are of the model's own logits and change no id") {
+  Fixture f;
+  const bool sampled = GENERATE(false, true);
+  GenerateRequest request;
+  request.max_tokens = 12;
+  if (sampled) request.sampling = lively(4);
+  const std::vector<int32_t> ids = f.run(request).token_ids;
+  std::vector<TokenLogprobs> logprobs;
+  size_t n_tokens = 0;
+  request.top_logprobs = 3;
+  request.on_logprobs = [&](const TokenLogprobs& of_token) { logprobs.push_back(of_token); };
+  request.on_token = [&](int32_t) { return logprobs.size() == ++n_tokens; };
+  CHECK(f.run(request).token_ids == ids);
+  REQUIRE(logprobs.size() == ids.size());
+
+  std::vector<int32_t> all = f.prompt;
+  all.insert(all.end(), ids.begin(), ids.end());
+  const Results fed = run_ids(*f.backend, all);
+  const size_t vocab = static_cast<size_t>(f.model.config().vocab);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto logits = std::span(fed.logits).subspan((f.prompt.size() - 1 + i) * vocab, vocab);
+    CHECK(logprobs[i].logprob == log_probability(logits, ids[i]));
+    REQUIRE(logprobs[i].top.size() == 3);
+    if (!sampled) CHECK(logprobs[i].top[0].id == ids[i]);
+  }
+}
+
 TEST_CASE("generate refuses what cannot run") {
   Fixture f;
   const int vocab = f.model.config().vocab;
@@ -175,6 +275,18 @@ TEST_CASE("generate refuses what cannot run") {
   request.stop_ids = every_id;
   request.ignore_stop_ids = true;
   REQUIRE(code_of([&] { generate(*f.backend, request); }) == ExitCode::kUsage);
+  request.sampling.temperature = 1;
+  REQUIRE(code_of([&] { generate(*f.backend, request); }) == ExitCode::kUsage);
+
+  request = {};
+  request.prompt_ids = f.prompt;
+  request.sampling.top_p = 2;
+  REQUIRE(code_of([&] { generate(*f.backend, request); }) == ExitCode::kUsage);
+  request.sampling = {};
+  for (int bad : {-1, vocab + 1}) {
+    request.top_logprobs = bad;
+    REQUIRE(code_of([&] { generate(*f.backend, request); }) == ExitCode::kUsage);
+  }
 }
 
 }  // namespace
