@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
+#include "apps/sampling_flags.h"
+#include "base/error.h"
 #include "tests/apps/program.h"
 #include "tests/support/fixtures.h"
 
@@ -51,6 +53,69 @@ TEST_CASE("wrong command lines exit with 2") {
                     "--stop is not UTF-8 at byte 1; convert it first");
   check_run_refused({"-f", "/nowhere/x"}, 2, "cannot read /nowhere/x");
   check_run_refused({"-f", "/tmp"}, 2, "cannot read /tmp");
+}
+
+TEST_CASE("sampling values that cannot be used") {
+  const auto refused = [](std::vector<std::string> args, const std::string& part) {
+    args.insert(args.begin(), {"-p", "x", "-n", "1"});
+    check_run_refused(args, 2, part);
+  };
+  refused({"--temp", "-1"}, "(--temp) is -1; use 0 (greedy) or more");
+  refused({"--temp", "nan"}, "(--temp) is nan");
+  refused({"--temp", "inf"}, "(--temp) is inf");
+  refused({"--temp", "warm"}, "--temp: 'warm' is not a number");
+  refused({"--temp", "0.7x"}, "'0.7x' is not a number");
+  refused({"--temp", ""}, "'' is not a number");
+  refused({"--temp", "1", "--top-k", "-1"}, "--top-k is -1");
+  refused({"--temp", "1", "--top-k", "1.5"}, "'1.5' is not an integer");
+  refused({"--temp", "1", "--top-k", "4294967296"}, "'4294967296' is not an integer");
+  refused({"--temp", "1", "--top-p", "0"}, "--top-p is 0; use a value above 0 and at most 1");
+  refused({"--temp", "1", "--min-p", "1.5"}, "--min-p is 1.5");
+  refused({"--repeat-penalty", "0"}, "(--repeat-penalty) is 0");
+  refused({"--sample", "--seed", "-1"}, "'-1' is not an integer from 0 to 18446744073709551615");
+  refused({"--sample", "--seed", "18446744073709551616"}, "is not an integer from 0");
+  for (const std::string name : {"--top-k", "--top-p", "--min-p", "--seed"}) {
+    refused({name, "1"}, name + " changes nothing in a greedy run; add --temp");
+  }
+  refused({"--logprobs", "2"}, "--logprobs requires --json");
+  refused({"--stream"}, "--stream requires --json");
+}
+
+TEST_CASE("--sample needs a model with defaults that can be used") {
+  const TempDir folder;
+  const std::string ids = write_file(folder, "ids.json", "[1]");
+  check_refused(run({"run", tiny_model(folder), "--ids-file", ids, "--sample"}), 2,
+                "holds no sampling defaults, so --sample has nothing to take");
+
+  const auto defaults = [](const std::string& json, SamplingFlags flags = {}) {
+    flags.model_defaults = true;
+    TokenizerInfo info;
+    info.sampling_json = json;
+    return sampling_options(flags, info, "m.tmac2");
+  };
+  const auto refused = [&](const std::string& json, ExitCode code, const std::string& part) {
+    std::string message;
+    try {
+      defaults(json);
+    } catch (const Error& error) {
+      CHECK(error.code() == code);
+      message = error.what();
+    }
+    INFO(message);
+    CHECK(message.find(part) != std::string::npos);
+  };
+  CHECK(defaults(R"({"do_sample": true})").temperature == 1);
+  CHECK(defaults(R"({"temperature": 0.6})").temperature == 0.6);
+  CHECK(defaults(R"({"top_k": 50})").top_k == 50);
+  SamplingFlags flags;
+  flags.top_k = 3;
+  CHECK(defaults(R"({"top_k": 50, "min_p": 0.5})", flags).top_k == 3);
+  CHECK(defaults(R"({"top_k": 50, "min_p": 0.5})", flags).min_p == 0.5);
+  refused("{}", ExitCode::kUsage, "m.tmac2 holds no sampling defaults");
+  refused(R"({"do_sample": false, "top_k": 50})", ExitCode::kUsage, "do_sample is false");
+  refused(R"({"top_p": 1.5})", ExitCode::kModelFile, "--top-p is 1.5");
+  refused(R"({"top_k": 2.5})", ExitCode::kModelFile, "top_k");
+  refused(R"({"temperature": true})", ExitCode::kModelFile, "temperature");
 }
 
 TEST_CASE("a GPU that is demanded and not there is exit 5") {

@@ -52,10 +52,36 @@ TEST_CASE("a closed pipe ends a run quietly") {
   CHECK(result.err.empty());
 }
 
+TEST_CASE("a closed pipe ends a stream of events quietly") {
+  std::vector<std::string> command = long_run();
+  command.insert(command.end(), {"--sample", "--json", "--stream"});
+  Program program(command, {});
+  CHECK(program.read_output(6) == "{\"id\":");
+  program.close_output();
+  const Result result = program.wait();
+  CHECK(result.exit_code == 0);
+  CHECK(result.err.empty());
+}
+
+TEST_CASE("events come while the run goes on, and an interrupted one still ends with its object") {
+  std::vector<std::string> command = long_run();
+  command.insert(command.end(), {"--json", "--stream"});
+  Program program(command, {});
+  program.read_output(10);
+  program.send_signal(SIGINT);
+  const Result result = program.wait();
+  CHECK(result.exit_code == 130);
+  const size_t last = result.out.rfind('\n', result.out.size() - 2) + 1;
+  const auto object = nlohmann::json::parse(result.out.substr(last));
+  CHECK(object["finish_reason"] == "interrupted");
+  CHECK(object["token_ids"].size() < 2000);
+}
+
 TEST_CASE("a full disk is an error") {
   for (std::vector<std::string> command :
        {std::vector<std::string>{"run", demo_model(), "-p", "Once", "-n", "3"},
         {"run", demo_model(), "-p", "Once", "-n", "3", "--json"},
+        {"run", demo_model(), "-p", "Once", "-n", "3", "--json", "--stream"},
         {"info", demo_model()},
         {"--help"},
         {"--version"}}) {
