@@ -15,7 +15,7 @@ build: configure
 	cmake --build --preset $(PRESET) --target edgellm
 
 demo: build
-	$(PROGRAM) run $(DEMO_MODEL) -p "One day the fox said to the lion," -n 160 --verbose </dev/null
+	$(PROGRAM) run $(DEMO_MODEL) -p "One day the fox said to the lion," --sample -n 160 --verbose </dev/null
 
 test: configure
 	cmake --build --preset $(PRESET)

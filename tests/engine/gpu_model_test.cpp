@@ -84,6 +84,26 @@ TEST_CASE("graph and eager decode choose the same ids", "[gpu]") {
   }
 }
 
+TEST_CASE("a seed gives the CPU's ids on the GPU", "[gpu]") {
+  if (no_gpu()) return;
+  const TempDir temp;
+  const ModelFile model = ModelFile::open(changed_model(temp));
+  const std::vector<int32_t> prompt = prompt_of(65, model.config().vocab);
+  GenerateRequest request;
+  request.prompt_ids = prompt;
+  request.max_tokens = 60;
+  request.sampling.temperature = 1.5;
+  request.sampling.top_p = 0.95;
+  request.sampling.repeat_penalty = 1.2;
+  const auto gpu = gpu_backend(model, KvType::kF16);
+  const auto cpu = make_cpu_backend(model, {});
+  for (uint64_t seed : {0, 1, 2}) {
+    INFO("seed " << seed);
+    request.sampling.seed = seed;
+    CHECK(generate(*gpu, request).token_ids == generate(*cpu, request).token_ids);
+  }
+}
+
 TEST_CASE("decode on the GPU hands over the ids that forward chooses", "[gpu]") {
   if (no_gpu()) return;
   const TempDir temp;

@@ -275,6 +275,10 @@ TEST_CASE("the uniforms are SplitMix64's, spread evenly over positions, pairs an
   for (uint64_t i = 0; i < 3; ++i) {
     CHECK(sampling_uniform(0, i) == static_cast<double>(published[i] >> 11) / 9007199254740992.0);
   }
+  // By the formula of docs/numerics.md in Python.
+  CHECK(sampling_uniform(1, 0) == 6753131800803418.0 / 9007199254740992.0);
+  CHECK(sampling_uniform(0xffffffffffffffffull, 123456789) ==
+        6041546424892937.0 / 9007199254740992.0);
   // 8 x 8 cells of a uniform and the next one, by position and by seed.
   const auto check_pairs = [](const std::function<double(uint64_t)>& uniform) {
     std::vector<int> counts(64);
