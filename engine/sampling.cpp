@@ -80,14 +80,22 @@ void apply_top_k(std::vector<Candidate>& candidates, int top_k) {
 
 void apply_top_p(std::vector<Candidate>& candidates, double top_p) {
   if (top_p >= 1) return;
-  const double wanted = top_p * total_weight(candidates);
-  // A heap, because the few that are needed of a large vocabulary need no sorting of the rest.
-  std::vector<Candidate> heap = candidates;
+  const double total = total_weight(candidates);
+  // Candidates below `floor` hold at most half of the (1 - top_p) * total that may be left out, so
+  // those above it reach top_p * total before they run out. The other half is far more than the
+  // rounding of the sums (2^-53 of the total for each candidate), but where top_p is next to 1.
+  const double floor =
+      top_p < 0.999999 ? 0.5 * (1 - top_p) * total / static_cast<double>(candidates.size()) : 0;
+  // A heap, because only the few that are needed have to come in order.
+  std::vector<Candidate> heap;
+  for (const Candidate& c : candidates) {
+    if (static_cast<double>(c.weight) >= floor) heap.push_back(c);
+  }
   std::make_heap(heap.begin(), heap.end(), is_smaller);
   double sum = 0;
   while (true) {
     sum += static_cast<double>(heap.front().weight);
-    if (sum >= wanted || heap.size() == 1) break;
+    if (sum >= top_p * total || heap.size() == 1) break;
     std::pop_heap(heap.begin(), heap.end(), is_smaller);
     heap.pop_back();
   }

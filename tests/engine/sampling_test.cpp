@@ -100,14 +100,14 @@ TEST_CASE("choose_id agrees with sorted lists on random logits, for every mix of
   };
   std::map<int32_t, int> chosen;
   for (int round = 0; round < 6000; ++round) {
-    const size_t vocab = static_cast<size_t>(pick({1, 2, 3, 31, 97, 256}));
+    const size_t vocab = static_cast<size_t>(pick({1, 2, 3, 31, 97, 256, 1000}));
     const std::vector<float> logits = hard_logits(random, vocab);
     const auto seen = random_ids(random, random.below(20), vocab);
     const auto banned = random_ids(random, random.below(4), vocab);
     SamplingOptions options;
     options.temperature = pick({0, 1e-6, 0.3, 0.7, 1, 2.5, 1e9});
     options.top_k = static_cast<int>(pick({0, 0, 1, 2, 5, 40, 1000}));
-    options.top_p = pick({1, 1, 1e-9, 0.1, 0.5, 0.9, 0.999});
+    options.top_p = pick({1, 1, 1e-9, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9});
     options.min_p = pick({0, 0, 0.01, 0.2, 0.9, 1});
     options.repeat_penalty = pick({1, 1.1, 0.5, 100});
     options.seed = random.bits();
