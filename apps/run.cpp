@@ -403,13 +403,15 @@ Command add_run(CLI::App& root) {
   app->add_flag("--print-prompt", flags->print_prompt,
                 "Print the prompt before the answer; with --json as a field");
   CLI::Option* no_stream =
-      app->add_flag("--no-stream", flags->no_stream, "Print the answer when it is complete");
+      app->add_flag("--no-stream", flags->no_stream, "Print the answer when it is complete")
+          ->option_text(" ");
   CLI::Option* json =
       app->add_flag("--json", flags->json, "Print one JSON object instead of the text");
   app->add_flag("--stream", flags->stream,
                 "With --json: a line for each token as it comes, then the object")
       ->needs(json)
-      ->excludes(no_stream);
+      ->excludes(no_stream)
+      ->option_text(" ");
   app->add_option_function<int>(
          "--logprobs", [flags](int n) { flags->logprobs = n; },
          "With --json: log-probabilities of each token and of the N most probable in its place")

@@ -81,7 +81,7 @@ TEST_CASE("sampling values that cannot be used") {
   refused({"--stream"}, "--stream requires --json");
 }
 
-TEST_CASE("--sample needs a model with defaults that can be used") {
+TEST_CASE("run --sample needs a model with defaults that can be used") {
   const TempDir folder;
   const std::string ids = write_file(folder, "ids.json", "[1]");
   check_refused(run({"run", tiny_model(folder), "--ids-file", ids, "--sample"}), 2,

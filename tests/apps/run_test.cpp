@@ -193,7 +193,7 @@ TEST_CASE("greedy is the default, and temperature 0 the same") {
         greedy["output_hash"]);
 }
 
-TEST_CASE("--sample takes the model's own defaults, and flags replace single ones") {
+TEST_CASE("run --sample takes the model's own defaults, and flags replace single ones") {
   const std::vector<std::string> by_hand = {
       kPrompt, "-n", "40", "--temp", "0.7", "--repeat-penalty", "1.1", "--top-p", "0.9"};
   const auto sampled = run_json({kPrompt, "-n", "40", "--sample"});
@@ -226,7 +226,7 @@ TEST_CASE("a seed gives the same text again, on every machine") {
   CHECK(hash({"--seed", "18446744073709551615"}) != hash({}));
 }
 
-TEST_CASE("--logprobs adds each token's own and the N largest") {
+TEST_CASE("run --logprobs adds each token's own and the N largest") {
   const auto plain = run_json({kPrompt, "-n", "10"});
   CHECK(!plain.contains("logprobs"));
   const auto json = run_json({kPrompt, "-n", "10", "--logprobs", "3"});
@@ -247,7 +247,7 @@ TEST_CASE("--logprobs adds each token's own and the N largest") {
   CHECK(run_json({kPrompt, "-n", "1", "--logprobs", "4096"})["logprobs"][0]["top"].size() == 4096);
 }
 
-TEST_CASE("--print-prompt puts the prompt before the answer") {
+TEST_CASE("run --print-prompt puts the prompt before the answer") {
   const TempDir folder;
   const auto json = run_json({kPrompt, "-n", "8", "--print-prompt"});
   CHECK(json["prompt"] == kPrompt);
@@ -277,7 +277,7 @@ std::vector<nlohmann::json> lines_of(const Result& result) {
   return lines;
 }
 
-TEST_CASE("--json --stream is a line for each token, then the object of --json") {
+TEST_CASE("run --json --stream is a line for each token, then the object of --json") {
   const std::vector<std::string> options = {"-n", "40", "--sample", "--logprobs", "1"};
   std::vector<std::string> args = {"run", demo_model(), kPrompt, "--json", "--stream"};
   args.insert(args.end(), options.begin(), options.end());
