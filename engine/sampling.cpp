@@ -170,7 +170,8 @@ int32_t choose_id(std::span<const float> logits, std::span<const int32_t> seen,
 
   apply_top_k(candidates, options.top_k);
   for (Candidate& c : candidates) {
-    const double exponent = (c.logit - largest.logit) / options.temperature;
+    // Far below where exp is 0: a double beyond a float's range has no conversion.
+    const double exponent = std::max((c.logit - largest.logit) / options.temperature, -1000.0);
     c.weight = canonical_exp(static_cast<float>(exponent));
   }
   apply_top_p(candidates, options.top_p);

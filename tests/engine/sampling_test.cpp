@@ -48,7 +48,8 @@ int32_t slow_choice(const std::vector<float>& logits, const std::vector<int32_t>
   const double largest = penalised[ranked[0]];
   for (const int32_t id : ranked) {
     const double exponent = (penalised[id] - largest) / options.temperature;
-    weights[id] = static_cast<double>(canonical_exp(static_cast<float>(exponent)));
+    const float weight = exponent < -100 ? 0 : canonical_exp(static_cast<float>(exponent));
+    weights[id] = static_cast<double>(weight);
   }
   const auto total = [&] {
     double sum = 0;
