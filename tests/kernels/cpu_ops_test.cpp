@@ -119,10 +119,6 @@ TEST_CASE("ffn_up gives the bits of ref") {
   }
 }
 
-struct HeadShape {
-  int heads, kv_heads, head_dim;
-};
-
 TEST_CASE("qkv and attention give the bits of ref") {
   Random random(3);
   const auto pools = all_pools();
@@ -131,14 +127,8 @@ TEST_CASE("qkv and attention give the bits of ref") {
   for (const HeadShape& shape : shapes) {
     for (KvType type : {KvType::kF16, KvType::kF32}) {
       const int dim = 4 * 31;
-      const int max_positions = 200;
-      const TernaryData q(random, shape.heads * shape.head_dim, dim);
-      const TernaryData k(random, shape.kv_heads * shape.head_dim, dim, true);
-      const TernaryData v(random, shape.kv_heads * shape.head_dim, dim);
-      const std::vector<float> gain = gains(random, dim);
-      const RopeData rope(max_positions, shape.head_dim, 10000.0);
-      CacheData expected_cache(random, 3, max_positions, random.below(2) == 0 ? 64 : 128,
-                               shape.kv_heads, shape.head_dim, type);
+      QkvData data(random, shape, type, dim, /*max_positions=*/200, /*sequences=*/3);
+      CacheData& expected_cache = data.cache;
       std::vector<CacheData> caches(pools.size(), expected_cache.reordered_for_cpu());
 
       for (const Pass& pass : attention_passes()) {
@@ -149,8 +139,7 @@ TEST_CASE("qkv and attention give the bits of ref") {
         int32_t fault = 0;
         std::vector<float> expected_q(width);
         std::vector<float> expected_out(width);
-        QkvArgs args =
-            qkv_args(x, gain, q, k, v, rope, pass, expected_cache.cache, expected_q.data(), &fault);
+        QkvArgs args = data.args(x, pass, expected_q.data(), &fault);
         ref::qkv(args);
         ref::attention({expected_q.data(), expected_cache.cache, places, expected_out.data(), rows,
                         shape.heads});

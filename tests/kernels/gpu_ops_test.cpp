@@ -77,75 +77,20 @@ TEST_CASE("CUDA ffn_up gives the bits of ref", "[gpu]") {
 TEST_CASE("CUDA qkv and attention give the bits of ref", "[gpu]") {
   if (no_gpu()) return;
   Random random(23);
-  struct HeadShape {
-    int heads, kv_heads, head_dim;
-  };
   const HeadShape shapes[] = {{6, 2, 64},  {5, 1, 80}, {4, 4, 96},  {2, 1, 100}, {7, 1, 64},
                               {4, 1, 128}, {3, 3, 20}, {2, 2, 256}, {18, 2, 32}, {20, 5, 128}};
   for (const HeadShape& shape : shapes) {
     for (KvType type : {KvType::kF16, KvType::kF32}) {
-      const int dim = 4 * 31;
-      const int max_positions = 200;
-      const TernaryData q(random, shape.heads * shape.head_dim, dim);
-      const TernaryData k(random, shape.kv_heads * shape.head_dim, dim, true);
-      const TernaryData v(random, shape.kv_heads * shape.head_dim, dim);
-      const std::vector<float> gain = gains(random, dim);
-      const RopeData rope(max_positions, shape.head_dim, 10000.0);
-      CacheData cache(random, 3, max_positions, random.below(2) == 0 ? 64 : 128, shape.kv_heads,
-                      shape.head_dim, type);
-      const TernaryOnDevice device_q(q.matrix), device_k(k.matrix), device_v(v.matrix);
-      const OnDevice<float> device_gain(gain), cosine(rope.cosine), sine(rope.sine);
-      const OnDevice<uint8_t> device_keys(cache.k), device_values(cache.v);
-      const OnDevice<int32_t> table(cache.block_table);
-      KvCache device_cache = cache.cache;
-      device_cache.k = device_keys.data();
-      device_cache.v = device_values.data();
-      device_cache.block_table = table.data();
-      const int chunks = cache.cache.blocks_per_sequence * cache.cache.block_size / kAttentionChunk;
-
-      for (const Pass& pass : attention_passes()) {
-        const int rows = static_cast<int>(pass.sequence.size());
-        INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim
-                      << ", rows " << rows);
-        const std::vector<float> x = activation_rows(random, rows, dim);
-        const size_t width = static_cast<size_t>(rows * shape.heads * shape.head_dim);
-        int32_t fault = 0;
-        std::vector<float> expected_q(width);
-        std::vector<float> expected_out(width);
-        QkvArgs args =
-            qkv_args(x, gain, q, k, v, rope, pass, cache.cache, expected_q.data(), &fault);
-        ref::qkv(args);
-        ref::attention(
-            {expected_q.data(), cache.cache, args.places, expected_out.data(), rows, shape.heads});
-
-        const OnDevice<float> device_x(x), q_out(width), out(width);
-        const OnDevice<int32_t> sequence(pass.sequence), position(pass.position);
-        const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
-        const WorkspaceOnDevice workspace(static_cast<size_t>(rows), dim,
-                                          static_cast<size_t>(shape.heads), chunks,
-                                          static_cast<size_t>(shape.head_dim));
-        QkvArgs device = args;
-        device.x = device_x.data();
-        device.gain = device_gain.data();
-        device.q = device_q.matrix;
-        device.k = device_k.matrix;
-        device.v = device_v.matrix;
-        device.rope_cos = cosine.data();
-        device.rope_sin = sine.data();
-        device.places = {sequence.data(), position.data()};
-        device.q_out = q_out.data();
-        device.kv = device_cache;
-        device.fault = device_fault.data();
-        cuda::qkv(device, workspace.workspace, nullptr);
-        cuda::attention({q_out.data(), device_cache, device.places, out.data(), rows, shape.heads},
-                        workspace.workspace, nullptr);
-        finish();
-        REQUIRE(first_difference(expected_q, q_out.read()) == "");
-        const CacheData expected = cache.reordered(cuda::key_index, cuda::value_index);
-        REQUIRE(device_keys.read() == expected.k);
-        REQUIRE(device_values.read() == expected.v);
-        REQUIRE(first_difference(expected_out, out.read()) == "");
-      }
+      check_qkv_and_attention(
+          random, shape, type, 4 * 31, 200, 3, attention_passes(),
+          [](const CacheData& cache, AttentionArgs args) {
+            args.kv = cache.cache;
+            ref::attention(args);
+          },
+          [](const QkvArgs& qkv, const AttentionArgs& attention, const cuda::Workspace& workspace) {
+            cuda::qkv(qkv, workspace, nullptr);
+            cuda::attention(attention, workspace, nullptr);
+          });
     }
   }
 }

@@ -198,71 +198,19 @@ std::vector<Pass> prefill_passes() {
   return passes;
 }
 
-struct HeadShape {
-  int heads, kv_heads, head_dim;
-};
-
-// Runs the passes on one cache on the GPU, and by ref (qkv) and cpu (attention).
-void check_qkv_and_attention(Random& random, const HeadShape& shape, KvType type, int dim,
-                             int max_positions, int sequences, const std::vector<Pass>& passes) {
-  const TernaryData q(random, shape.heads * shape.head_dim, dim);
-  const TernaryData k(random, shape.kv_heads * shape.head_dim, dim, true);
-  const TernaryData v(random, shape.kv_heads * shape.head_dim, dim);
-  const std::vector<float> gain = gains(random, dim);
-  const RopeData rope(max_positions, shape.head_dim, 10000.0);
-  CacheData cache(random, sequences, max_positions, random.below(2) == 0 ? 64 : 128, shape.kv_heads,
-                  shape.head_dim, type);
-  const TernaryOnDevice device_q(q.matrix), device_k(k.matrix), device_v(v.matrix);
-  const OnDevice<float> device_gain(gain), cosine(rope.cosine), sine(rope.sine);
-  const OnDevice<uint8_t> device_keys(cache.k), device_values(cache.v);
-  const OnDevice<int32_t> table(cache.block_table);
-  KvCache device_cache = cache.cache;
-  device_cache.k = device_keys.data();
-  device_cache.v = device_values.data();
-  device_cache.block_table = table.data();
-
-  for (const Pass& pass : passes) {
-    const int rows = static_cast<int>(pass.sequence.size());
-    INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim << ", rows "
-                  << rows);
-    const std::vector<float> x = activation_rows(random, rows, dim);
-    const size_t width = static_cast<size_t>(rows * shape.heads * shape.head_dim);
-    int32_t fault = 0;
-    std::vector<float> expected_q(width), expected_out(width);
-    QkvArgs args = qkv_args(x, gain, q, k, v, rope, pass, cache.cache, expected_q.data(), &fault);
-    ref::qkv(args);
-    const CacheData cpu_cache = cache.reordered_for_cpu();
-    cpu::attention(
-        {expected_q.data(), cpu_cache.cache, args.places, expected_out.data(), rows, shape.heads},
-        pool());
-
-    const OnDevice<float> device_x(x), q_out(width), out(width);
-    const OnDevice<int32_t> sequence(pass.sequence), position(pass.position);
-    const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
-    const WorkspaceOnDevice workspace(static_cast<size_t>(rows), dim, 1, 1, 1);
-    QkvArgs device = args;
-    device.x = device_x.data();
-    device.gain = device_gain.data();
-    device.q = device_q.matrix;
-    device.k = device_k.matrix;
-    device.v = device_v.matrix;
-    device.rope_cos = cosine.data();
-    device.rope_sin = sine.data();
-    device.places = {sequence.data(), position.data()};
-    device.q_out = q_out.data();
-    device.kv = device_cache;
-    device.fault = device_fault.data();
-    cuda::qkv_rows(device, workspace.workspace, nullptr);
-    cuda::attention_rows({q_out.data(), device_cache, device.places, out.data(), rows, shape.heads},
-                         nullptr);
-    finish();
-    REQUIRE(first_difference(expected_q, q_out.read()) == "");
-    const CacheData expected = cache.reordered(cuda::key_index, cuda::value_index);
-    REQUIRE(device_keys.read() == expected.k);
-    REQUIRE(device_values.read() == expected.v);
-    REQUIRE(first_difference(expected_out, out.read()) == "");
-    REQUIRE(device_fault.read()[0] == 0);
-  }
+void check_many_rows(Random& random, const HeadShape& shape, KvType type, int dim,
+                     int max_positions, int sequences, const std::vector<Pass>& passes) {
+  check_qkv_and_attention(
+      random, shape, type, dim, max_positions, sequences, passes,
+      [](const CacheData& cache, AttentionArgs args) {
+        const CacheData cpu_cache = cache.reordered_for_cpu();
+        args.kv = cpu_cache.cache;
+        cpu::attention(args, pool());
+      },
+      [](const QkvArgs& qkv, const AttentionArgs& attention, const cuda::Workspace& workspace) {
+        cuda::qkv_rows(qkv, workspace, nullptr);
+        cuda::attention_rows(attention, nullptr);
+      });
 }
 
 TEST_CASE("CUDA qkv and attention of many rows give the bits of ref", "[gpu]") {
@@ -272,7 +220,7 @@ TEST_CASE("CUDA qkv and attention of many rows give the bits of ref", "[gpu]") {
                               {4, 1, 128}, {3, 3, 20}, {2, 2, 256}, {18, 1, 256}, {7, 1, 36}};
   for (const HeadShape& shape : shapes) {
     for (KvType type : {KvType::kF16, KvType::kF32}) {
-      check_qkv_and_attention(random, shape, type, 31, 205, 4, prefill_passes());
+      check_many_rows(random, shape, type, 31, 205, 4, prefill_passes());
     }
   }
 }
@@ -288,7 +236,7 @@ TEST_CASE("CUDA qkv and attention of 512 rows give the bits of ref for real shap
       pass.sequence.push_back(0);
       pass.position.push_back(p);
     }
-    check_qkv_and_attention(random, shape, KvType::kF16, 124, 700, 1, passes);
+    check_many_rows(random, shape, KvType::kF16, 124, 700, 1, passes);
   }
 }
 

@@ -239,28 +239,48 @@ struct RopeData {
   }
 };
 
-// qkv of a pass over host data.
-inline QkvArgs qkv_args(const std::vector<float>& x, const std::vector<float>& gain,
-                        const TernaryData& q, const TernaryData& k, const TernaryData& v,
-                        const RopeData& rope, const Pass& pass, const KvCache& kv, float* q_out,
-                        int32_t* fault) {
-  QkvArgs args;
-  args.x = x.data();
-  args.gain = gain.data();
-  args.eps = 1e-6f;
-  args.q = q.matrix;
-  args.k = k.matrix;
-  args.v = v.matrix;
-  args.rope_cos = rope.cosine.data();
-  args.rope_sin = rope.sine.data();
-  args.places = {pass.sequence.data(), pass.position.data()};
-  args.q_out = q_out;
-  args.kv = kv;
-  args.rows = static_cast<int>(pass.sequence.size());
-  args.dim = q.matrix.cols;
-  args.heads = q.matrix.rows / kv.head_dim;
-  args.fault = fault;
-  return args;
-}
+struct HeadShape {
+  int heads, kv_heads, head_dim;
+};
+
+// Operands of qkv on the host, and the cache that it and attention work on.
+struct QkvData {
+  HeadShape shape;
+  TernaryData q, k, v;
+  std::vector<float> gain;
+  RopeData rope;
+  CacheData cache;
+
+  QkvData(Random& random, const HeadShape& heads, KvType type, int dim, int max_positions,
+          int sequences)
+      : shape(heads),
+        q(random, heads.heads * heads.head_dim, dim),
+        k(random, heads.kv_heads * heads.head_dim, dim, true),
+        v(random, heads.kv_heads * heads.head_dim, dim),
+        gain(gains(random, dim)),
+        rope(max_positions, heads.head_dim, 10000.0),
+        cache(random, sequences, max_positions, random.below(2) == 0 ? 64 : 128, heads.kv_heads,
+              heads.head_dim, type) {}
+
+  QkvArgs args(const std::vector<float>& x, const Pass& pass, float* q_out, int32_t* fault) const {
+    QkvArgs args;
+    args.x = x.data();
+    args.gain = gain.data();
+    args.eps = 1e-6f;
+    args.q = q.matrix;
+    args.k = k.matrix;
+    args.v = v.matrix;
+    args.rope_cos = rope.cosine.data();
+    args.rope_sin = rope.sine.data();
+    args.places = {pass.sequence.data(), pass.position.data()};
+    args.q_out = q_out;
+    args.kv = cache.cache;
+    args.rows = static_cast<int>(pass.sequence.size());
+    args.dim = q.matrix.cols;
+    args.heads = shape.heads;
+    args.fault = fault;
+    return args;
+  }
+};
 
 }  // namespace edgellm::test
