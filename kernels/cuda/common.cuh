@@ -1,5 +1,5 @@
-// Device functions that the fused ops share: the canonical sum, quantisation of a row, the ternary
-// dot product. Bodies work on a work item given by index and never read blockIdx.
+// Device functions that the fused ops share: early starts, reductions, copies into shared memory,
+// the ternary dot product.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -39,7 +39,7 @@ EDGELLM_HOST_DEVICE inline int value_index(int position, int d, int head_dim) {
 // Dimensions of a head that the attention kernels have room for.
 inline constexpr int kMaxHeadDim = 256;
 
-// Rows up to this many are quantised by every block that needs them; more, once beforehand.
+// Rows of a decode step at most: attention shares the chunks of so few out over blocks.
 inline constexpr int kMaxInlineRows = 8;
 
 // Floats that the attention of a chunk leaves for one head: o[head_dim], maximum, sum; whole
@@ -53,7 +53,7 @@ struct Workspace {
   float* row_r = nullptr;               // [max_rows]
   int32_t* row_sum = nullptr;           // [max_rows]
   float* attention = nullptr;           // [attention_rows, heads, chunks, attention_state()]
-  int32_t* attention_done = nullptr;    // [attention_rows, heads], zero between launches
+  int32_t* attention_done = nullptr;    // [attention_rows, kv heads], zero between launches
   unsigned long long* best = nullptr;   // [max output rows] arg-max in progress
   int32_t* head_done = nullptr;         // [1], zero between launches
   int max_chunks = 0;                   // of the context

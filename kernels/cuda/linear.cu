@@ -71,17 +71,17 @@ __device__ inline float sum_of_squares(const float* x, int n) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float p[8] = {};
   if constexpr (kVector) {
-    constexpr int kBatch = 5;  // loads that overlap
+    constexpr int kRounds = 5;  // whose loads overlap
 #pragma unroll 1
-    for (int begin = 4 * lane; begin < n; begin += kBatch * kPartials) {
-      float4 v[kBatch][2];
+    for (int begin = 4 * lane; begin < n; begin += kRounds * kPartials) {
+      float4 v[kRounds][2];
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
+      for (int j = 0; j < kRounds; ++j) {
         v[j][0] = four<true>(x, begin + j * kPartials, n);
         v[j][1] = four<true>(x, begin + j * kPartials + 128, n);
       }
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
+      for (int j = 0; j < kRounds; ++j) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           p[4 * i] = fmaf(v[j][i].x, v[j][i].x, p[4 * i]);
@@ -459,8 +459,11 @@ Cut cut_for(int pairs, int cols) {
   return cut;
 }
 
-// Whether a row leaves room for the weights of a warp. Longer ones go the way of many rows.
-bool row_fits(int cols) { return shared_bytes(cols, Cut{1, 2}) <= max_dynamic_shared(); }
+// Whether the kernels here take the rows: one, that leaves room for the weights of a warp. Longer
+// ones go the way of many rows.
+bool takes(int rows, int cols) {
+  return rows == 1 && shared_bytes(cols, Cut{1, 2}) <= max_dynamic_shared();
+}
 
 template <class Op>
 void launch_any(const Input& input, const Op& op, cudaStream_t stream) {
@@ -531,7 +534,7 @@ void multiply_row(const Input& input, const Op& op, cudaStream_t stream) {
 }
 
 void project(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (args.rows > 1 || !row_fits(args.w.cols)) {
+  if (!takes(args.rows, args.w.cols)) {
     project_rows(args, workspace, stream);
     return;
   }
@@ -543,7 +546,7 @@ void project(const ProjectArgs& args, const Workspace& workspace, cudaStream_t s
 }  // namespace
 
 void qkv(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (args.rows > 1 || !row_fits(args.dim)) {
+  if (!takes(args.rows, args.dim)) {
     qkv_rows(args, workspace, stream);
     return;
   }
@@ -558,7 +561,7 @@ void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t 
 }
 
 void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (args.rows > 1 || !row_fits(args.gate.cols)) {
+  if (!takes(args.rows, args.gate.cols)) {
     ffn_up_rows(args, workspace, stream);
     return;
   }
