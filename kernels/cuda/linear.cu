@@ -278,9 +278,9 @@ __global__ void __launch_bounds__(bound_for(kPairs))
       const int quad = t + j * threads;
       if (quad < 4 * n_words) codes[quad] = factors.zero ? 0 : quantise(z[j], factors.s);
     }
-    barrier_arrive(kCodesReadyBarrier, threads + 32);
     const float per_unit[2] = {rows.scale[0] / factors.s, rows.scale[1] / factors.s};
     barrier_sync(kCodesBarrier, threads);
+    barrier_arrive(kCodesReadyBarrier, threads + 32);
 
     RowDot dot[2 * kPairs];
     if constexpr (kSharedWeights) {
@@ -407,10 +407,10 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
   for (int quad = t; quad < n_quads; quad += threads) {
     codes[quad] = factors.zero ? 0 : quantise(z[quad], factors.s);
   }
-  barrier_arrive(kCodesReadyBarrier, threads + 32);
   const float per_unit[2] = {scale[0] / factors.s, scale[1] / factors.s};
   wait_for_copies();
   barrier_sync(kCodesBarrier, threads);
+  barrier_arrive(kCodesReadyBarrier, threads + 32);
 
   int own[2] = {};
 #pragma unroll 1
