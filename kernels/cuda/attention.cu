@@ -268,7 +268,6 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
   const int head_dim = kExact ? kDims : args.kv.head_dim;
   const int block = static_cast<int>(blockIdx.x);
   const int row = static_cast<int>(blockIdx.y);
-  let_next_start();
 
   // Places are inputs of the step, written before its first kernel starts.
   const int sequence = args.places.sequence[row];
@@ -281,6 +280,10 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
   const int first_head = alone ? block : kv_head * group;
   const int n_heads = alone ? 1 : group;
   if (first_head >= args.heads || worker >= workers) return;
+  // Blocks of the next kernel that come while SMs are still leaving the kernel before this one
+  // crowd on those that are free, two on one, and leave no registers there for the kernel after
+  // them. So they come later, unless this kernel needs all SMs itself.
+  if (!alone) let_next_start();
   const int begin_chunk = chunks * worker / workers;
   const int end_chunk = chunks * (worker + 1) / workers;
   // Keys and values from `fresh` on are written by this pass, those before by earlier ones.
@@ -454,6 +457,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
       // The same chunks again. What this pass has written is fetched in a second round of copies.
       rehearsal = false;
       wait_for_previous();
+      if (alone) let_next_start();
       continue;
     }
     c0 += chunks_at_once;

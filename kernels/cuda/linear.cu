@@ -7,10 +7,11 @@
 // more warp meanwhile.
 //
 // A kernel runs for a microsecond or two, and fetching its instructions and constants would take
-// most of that time. So a block runs twice through its work: first, before the previous kernel has
-// ended, a rehearsal on zeros that leaves them in the SM's caches. And the code is kept short, so
-// that what one kernel has rehearsed is not displaced by the next: one kernel for all sizes, and
-// loops that are not unrolled unless loads must overlap.
+// most of that time. So one warp of each kind goes twice through its work: first, before the
+// previous kernel has ended, a rehearsal on zeros, alone and without barriers, that leaves them in
+// the SM's caches. And the code is kept short, so that what one kernel has rehearsed is not
+// displaced by the next: one kernel for all sizes, and loops that are not unrolled unless loads
+// must overlap.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear_ops.cuh"
 #include "kernels/cuda/matmul.h"
@@ -50,7 +51,8 @@ struct Shared {
   uint32_t max[kMaxWarps];
   float r;
   int32_t sum;
-  float aside[kMaxWarps][kMaxPairs][kAside];  // where a rehearsal's results go
+  float rehearsed_r;  // where a rehearsal's results go
+  float aside[kMaxPairs][kAside];
 };
 
 // Four columns of the row from `at` on, those beyond its end zero.
@@ -137,13 +139,14 @@ struct RowFactors {
   bool zero;  // all codes are 0
 };
 
-// With all warps that multiply; `largest`: the greatest magnitude that the thread has seen.
+// With all warps that multiply, or with warp 0 in a rehearsal; `largest`: the greatest magnitude
+// that the thread has seen.
 __device__ inline RowFactors factors_of(uint32_t largest, const Input& input, int warp, int lane,
-                                        int n_warps, Shared& shared) {
+                                        int n_warps, bool rehearsal, Shared& shared) {
   largest = max_warp(largest);
   if (lane == 0) shared.max[warp] = largest;
-  barrier_sync(kMaxBarrier, n_warps * 32);
-  largest = max_warp(shared.max[lane < n_warps ? lane : 0]);
+  if (!rehearsal) barrier_sync(kMaxBarrier, n_warps * 32);
+  largest = max_warp(rehearsal ? largest : shared.max[lane < n_warps ? lane : 0]);
   const bool finite = largest < 0x7f800000u;
   if (!finite && threadIdx.x == 0) set_fault(input.fault, input.layer + 1);
   const bool has_gain = input.gain != nullptr;
@@ -167,10 +170,14 @@ __device__ void serve(const Input& input, const uint4* codes, int threads, int n
       const int cols = rehearsal ? min(input.cols, kPartials) : input.cols;
       r = rms_factor(sum_of_squares<kVector>(x, cols), input.cols, input.eps);
     }
+    if (rehearsal) {
+      if (lane == 0) shared.rehearsed_r = r;
+      continue;
+    }
     barrier_sync(kCodesReadyBarrier, threads + 32);
     int sum = 0;
 #pragma unroll 1
-    for (int w = lane; w < (rehearsal ? min(32, n_words) : n_words); w += 32) {
+    for (int w = lane; w < n_words; w += 32) {
       const uint4 word = codes[w];
       sum = __dp4a(static_cast<int>(word.x), 0x01010101, sum);
       sum = __dp4a(static_cast<int>(word.y), 0x01010101, sum);
@@ -198,8 +205,10 @@ constexpr int bound_for(int pairs) { return pairs == 1 ? 1024 : 768; }
 template <class Op, int kSteps, int kPairs, int kQuads>
 __global__ void __launch_bounds__(bound_for(kPairs))
     short_row_kernel(Input input, Op op, int n_warps) {
-  // A rehearsal pays where there is time for it: not where a block has much to fetch itself.
-  constexpr bool kRehearses = kStartsEarly && kSteps <= 5 && kPairs <= 2;
+  // A rehearsal pays where there is time for it: not of long rows, and with many rows a warp it
+  // ends where their weights, which may not be there yet, are needed.
+  constexpr bool kRehearses = kStartsEarly && kSteps <= 5;
+  constexpr bool kRehearsesProducts = kPairs <= 2;
   static_assert(kPairs <= kMaxPairs);
   constexpr bool kSharedWeights = kSteps > 8;
   extern __shared__ uint4 memory[];  // the row's codes, gains, weights of long rows
@@ -254,7 +263,7 @@ __global__ void __launch_bounds__(bound_for(kPairs))
   if (finishes) place = op.place(0, own_pair);
 
 #pragma unroll 1
-  for (int run = kRehearses ? 0 : 1; run < 2; ++run) {
+  for (int run = kRehearses && warp == 0 ? 0 : 1; run < 2; ++run) {
     const bool rehearsal = run == 0;
     const int cols = rehearsal ? 0 : input.cols;
     if (!rehearsal) wait_for_previous();
@@ -271,7 +280,7 @@ __global__ void __launch_bounds__(bound_for(kPairs))
       if (has_gain && 4 * (t + j * threads) < cols) z[j] = product(z[j], own_gain[j * threads]);
       largest = max(largest, magnitude(z[j]));
     }
-    const RowFactors factors = factors_of(largest, input, warp, lane, n_warps, shared);
+    const RowFactors factors = factors_of(largest, input, warp, lane, n_warps, rehearsal, shared);
     uint32_t* const codes = reinterpret_cast<uint32_t*>(memory);
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
@@ -279,8 +288,12 @@ __global__ void __launch_bounds__(bound_for(kPairs))
       if (quad < 4 * n_words) codes[quad] = factors.zero ? 0 : quantise(z[j], factors.s);
     }
     const float per_unit[2] = {rows.scale[0] / factors.s, rows.scale[1] / factors.s};
-    barrier_sync(kCodesBarrier, threads);
-    barrier_arrive(kCodesReadyBarrier, threads + 32);
+    if (!rehearsal) {
+      barrier_sync(kCodesBarrier, threads);
+      barrier_arrive(kCodesReadyBarrier, threads + 32);
+    } else if (!kRehearsesProducts) {
+      continue;
+    }
 
     RowDot dot[2 * kPairs];
     if constexpr (kSharedWeights) {
@@ -292,10 +305,12 @@ __global__ void __launch_bounds__(bound_for(kPairs))
         for (int i = 0; i < 2 * kPairs; ++i) dot[i].add(row[i * n_words + w], x);
       }
     } else {
+      // A rehearsal has no barrier behind which it could read the codes.
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) {
         // Where a row has fewer words, its weights are 0 and so are all products.
-        const uint4 x = memory[min(lane + 32 * j, n_words - 1)];
+        uint4 x{};
+        if (!rehearsal) x = memory[min(lane + 32 * j, n_words - 1)];
 #pragma unroll
         for (int i = 0; i < 2 * kPairs; ++i) {
           // Not to be unpacked ahead of the loop: there are no registers for it.
@@ -310,11 +325,13 @@ __global__ void __launch_bounds__(bound_for(kPairs))
       const int sum = sum_warp(dot[i].sum());
       if (i / 2 == lane) own[i % 2] = sum;
     }
-    barrier_sync(kServiceBarrier, threads + 32);
+    if (!rehearsal) barrier_sync(kServiceBarrier, threads + 32);
     if (!finishes) continue;
-    op.finish(rehearsal ? op.aside(place, shared.aside[warp][lane]) : place,
-              static_cast<float>(own[0] - shared.sum) * (per_unit[0] * shared.r),
-              static_cast<float>(own[1] - shared.sum) * (per_unit[1] * shared.r));
+    const float r = rehearsal ? 1.0f : shared.r;
+    const int codes_sum = rehearsal ? 0 : shared.sum;
+    op.finish(rehearsal ? op.aside(place, shared.aside[lane]) : place,
+              static_cast<float>(own[0] - codes_sum) * (per_unit[0] * r),
+              static_cast<float>(own[1] - codes_sum) * (per_unit[1] * r));
   }
 }
 
@@ -401,7 +418,7 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
       z[quad] = v[j];
     }
   }
-  const RowFactors factors = factors_of(largest, input, warp, lane, cut.n_warps, shared);
+  const RowFactors factors = factors_of(largest, input, warp, lane, cut.n_warps, false, shared);
   uint32_t* const codes = reinterpret_cast<uint32_t*>(memory);
 #pragma unroll 1
   for (int quad = t; quad < n_quads; quad += threads) {
