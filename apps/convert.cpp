@@ -85,7 +85,7 @@ Command add_convert(CLI::App& root) {
       ->option_text(" ");
   app->add_option("-o,--output", flags->output, "The file to write; an older one is replaced")
       ->required()
-      ->option_text("OUT");
+      ->option_text("OUT.tmac2");
   app->add_option(
          "--ignore-key", flags->ignore_keys,
          "A key of config.json that edgellm does not know and you declare harmless; may be "
