@@ -64,10 +64,6 @@ _edgellm() {
   elif ((COMP_CWORD > 1)) && [[ ${COMP_WORDS[COMP_CWORD - 1]} == '=' ]]; then
     option=${COMP_WORDS[COMP_CWORD - 2]}
   fi
-  # The word as it was typed: without quotes, with the home folder for a tilde.
-  word=${word//\\/}
-  word=${word#[\"\']}
-  [[ $word == '~/'* ]] && word=$HOME/${word:2}
 
   for ((i = 1; i < COMP_CWORD; ++i)); do
     if [[ -z $command ]]; then

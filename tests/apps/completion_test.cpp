@@ -140,6 +140,8 @@ TEST_CASE("completion in bash") {
   // Other files are not offered; zsh offers them where there is nothing better.
   CHECK(shell.complete("run not") == "<run><not>");
   CHECK(shell.complete("run m --ids-file not") == "<run><m><--ids-file><not>");
+  CHECK(shell.complete("run two\\ w") == "<run><two words.tmac2>");
+  CHECK(shell.complete("run \"two w") == "<run><two words.tmac2>");
   // bash makes three words of this one.
   CHECK(shell.complete("run m --kv-type=f3") == "<run><m><--kv-type=f32>");
   CHECK(shell.complete("run m --file=not") == "<run><m><--file=notes.txt>");

@@ -33,7 +33,7 @@ std::vector<std::string> commands() {
   std::vector<std::string> names;
   std::istringstream lines(help.substr(help.find("Commands:\n") + 10));
   for (std::string line; std::getline(lines, line) && line.starts_with("  ");) {
-    names.push_back(line.substr(2, line.find(' ', 2) - 2));
+    if (line[2] != ' ') names.push_back(line.substr(2, line.find(' ', 2) - 2));
   }
   return names;
 }

@@ -257,6 +257,24 @@ TEST_CASE("older files: rows that begin within a byte, columns that fill none") 
   }
 }
 
+TEST_CASE("TM2: bits behind the last column are ignored") {
+  const TempDir temp;
+  std::string rows;
+  for (const float scale : {1.0f, 0.5f}) {
+    rows += bytes_of(to_half(scale)) + "\x0D\xFD";  // +1 -1 0 0 +1, then three codes too many
+  }
+  write_file(temp / "rows", rows);
+  model_io::CheckpointTensor tensor;
+  tensor.name = "t";
+  tensor.shape = {2, 5};
+  tensor.bytes = rows.size();
+  tensor.coding = model_io::RowCoding::kTm2;
+  const model_io::Checkpoint checkpoint(model_io::InputFile(temp / "rows"), {{"t", tensor}});
+  const model_io::CodedRows read = model_io::read_coded_rows(checkpoint, tensor, 0, 2);
+  CHECK(read.codes == std::vector<uint8_t>{0x0D, 0x01, 0x0D, 0x01});
+  CHECK(read.scales == std::vector<float>{1.0f, 0.5f});
+}
+
 TEST_CASE("older files: a tokenizer and what stands beside it") {
   const Older older;
   const std::string tokenizer = R"({"model": {"type": "BPE", "vocab": {"a": 3}, "merges": []},
