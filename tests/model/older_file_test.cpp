@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <limits>
+#include <random>
 
 #include "tests/model/test_model.h"
 #include "tests/support/fixtures.h"
@@ -451,6 +452,36 @@ TEST_CASE("TMAC: headers and tensors that are hostile or not supported") {
   const size_t length = tmac_matrix(q, older.model.layers[0].q, true).size();
   older.refused(swapped.replace(at, length, int8_weight), kUnsupported,
                 {"q_proj.weight' is int8, expected ternary weights"});
+}
+
+TEST_CASE("older files: damaged bytes are an error or other numbers, never anything else") {
+  Older older(with_half_norms(tiny_bitnet()));
+  ConvertOptions dry;
+  dry.dry_run = true;
+  const std::string path = older.temp / "old.tmac2.bin";
+  std::mt19937 generator(1);
+  for (const std::string& good : {older.as_tm2(), tmac_bytes(older.model, false)}) {
+    int refused = 0;
+    for (int i = 0; i < 2000; ++i) {
+      std::string bad = good;
+      const size_t at = generator() % (i % 2 == 0 ? 200 : bad.size());
+      for (size_t k = at; k < std::min(at + generator() % 8 + 1, bad.size()); ++k) {
+        bad[k] = static_cast<char>(generator() % 3 == 0 ? 0xFF : generator());
+      }
+      if (i % 5 == 0) bad.resize(generator() % bad.size());
+      write_file(path, bad);
+      // Every other file without what config.json knows of it.
+      const OlderFileOptions options = {.config = i % 4 < 2 ? older.config() : "", .tokenizer = ""};
+      try {
+        convert_older(path, older.temp / "new.tmac2", options, dry);
+      } catch (const Error& error) {
+        CHECK(std::string_view(error.what()).find('\n') == std::string_view::npos);
+        ++refused;
+      }
+    }
+    CHECK(refused > 1000);
+    CHECK(refused < 2000);
+  }
 }
 
 TEST_CASE("a dry run checks the same and writes nothing") {
