@@ -9,7 +9,7 @@ DEMO_MODEL := model/demo/storyteller.tmac2
 # Where NVIDIA's installer puts nvcc without telling the shell.
 export PATH := $(PATH):/usr/local/cuda/bin
 
-.PHONY: build demo test install clean setup configure
+.PHONY: build demo test install package clean setup configure
 
 build: configure
 	cmake --build --preset $(PRESET) --target edgellm
@@ -24,6 +24,10 @@ test: configure
 # DESTDIR is honoured.
 install: build
 	cmake --install build/$(PRESET) --prefix $(PREFIX)
+
+# build/PRESET/edgellm_VERSION_ARCHITECTURE.deb
+package: build
+	cd build/$(PRESET) && cpack -G DEB
 
 clean:
 	rm -rf build

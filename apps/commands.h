@@ -1,6 +1,6 @@
 // The subcommands. Each add_* function registers one with its options and returns what runs it; the
 // flags live in the returned function. To add a command: a file with its add_* function, a line
-// here and one in main.cpp.
+// here and one in main.cpp. option_tree.h says how an option's value is described.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -22,5 +22,7 @@ Command add_perplexity(CLI::App& root);
 Command add_logits(CLI::App& root);
 Command add_synth(CLI::App& root);
 Command add_devices(CLI::App& root);
+Command add_completion(CLI::App& root);
+Command add_help(CLI::App& root);
 
 }  // namespace edgellm

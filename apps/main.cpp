@@ -2,39 +2,21 @@
 // line and an exit code. No other file catches anything.
 #include <algorithm>
 #include <cstdio>
-#include <memory>
 #include <new>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "apps/commands.h"
+#include "apps/help.h"
 #include "apps/signals.h"
 #include "apps/terminal.h"
+#include "apps/usage_error.h"
 #include "apps/version.h"
 #include "base/error.h"
 
 namespace edgellm {
 namespace {
-
-constexpr const char* kShortHelp =
-    "edgellm runs BitNet b1.58 (ternary-weight) language models.\n"
-    "\n"
-    "  edgellm run model.tmac2 \"Once upon a time\"\n"
-    "  edgellm convert bitnet-b1.58-2B-4T/ -o model.tmac2\n"
-    "\n"
-    "Commands: run, convert, info, verify, tokenize, perplexity, logits, synth, devices.\n"
-    "Details:  edgellm --help, edgellm COMMAND --help\n";
-
-// CLI11's help with the examples (an app's footer) in front of the options: they are what is looked
-// for most often.
-class HelpFormatter : public CLI::Formatter {
- public:
-  std::string make_description(const CLI::App* app) const override {
-    return CLI::Formatter::make_description(app) + "\nExamples:\n" + app->get_footer() + "\n\n";
-  }
-  std::string make_footer(const CLI::App*) const override { return ""; }
-};
 
 const char* json_name(ExitCode code) {
   switch (code) {
@@ -64,7 +46,6 @@ const char* json_name(ExitCode code) {
 class Program {
  public:
   Program(int argc, char** argv) : argc_(argc), argv_(argv) {
-    root_.formatter(std::make_shared<HelpFormatter>());
     root_.footer(
         "  edgellm run model.tmac2 \"Once upon a time\"\n"
         "  edgellm convert bitnet-b1.58-2B-4T/ -o model.tmac2\n"
@@ -76,6 +57,8 @@ class Program {
     commands_ = {add_run(root_),    add_convert(root_),  add_info(root_),
                  add_verify(root_), add_tokenize(root_), add_perplexity(root_),
                  add_logits(root_), add_synth(root_),    add_devices(root_)};
+    commands_.push_back(add_completion(root_));
+    commands_.push_back(add_help(root_));  // the last: it looks at the others
   }
 
   // Returns the exit code.
@@ -85,7 +68,7 @@ class Program {
       install_signal_handlers();
       return parse() ? dispatch() : show_help();
     } catch (const CLI::ParseError& error) {
-      return report(ExitCode::kUsage, usage_message(error));
+      return report(ExitCode::kUsage, usage_message(root_, error, {argv_ + 1, argv_ + argc_}));
     } catch (const Error& error) {
       return report(error.code(), error.what());
     } catch (const Interrupted& interrupted) {
@@ -119,37 +102,15 @@ class Program {
     for (const Command& command : commands_) {
       if (command.app->parsed()) return command.run();
     }
-    write_stdout(kShortHelp);
+    write_stdout(short_help(command_info(root_)));
     return 0;
-  }
-
-  const CLI::App* parsed_command() const {
-    const auto parsed = root_.get_subcommands();
-    return parsed.empty() ? nullptr : parsed.front();
   }
 
   int show_help() const {
-    const CLI::App* command = parsed_command();
-    write_stdout(command != nullptr ? command->help("edgellm") : root_.help());
+    const auto parsed = root_.get_subcommands();
+    const CLI::App& app = parsed.empty() ? root_ : *parsed.front();
+    write_stdout(help_text(command_info(app), help_columns()));
     return 0;
-  }
-
-  std::string usage_message(const CLI::ParseError& error) const {
-    const CLI::App* command = parsed_command();
-    if (command == nullptr && argc_ > 1 && argv_[1][0] != '-') {
-      std::string names;
-      for (const Command& known : commands_) {
-        names += (names.empty() ? "" : ", ") + known.app->get_name();
-      }
-      return std::string("unknown command ") + argv_[1] + "; the commands are " + names;
-    }
-    const std::string name = command != nullptr ? " " + command->get_name() : "";
-    std::string message = error.what();
-    if (command != nullptr && dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr &&
-        !command->remaining().empty() && !command->remaining().front().starts_with('-')) {
-      message += "; a text of several words needs quotes";
-    }
-    return message + "; see edgellm" + name + " --help";
   }
 
   // The line for people on stderr and, where the caller reads JSON, an object on stdout.

@@ -1,8 +1,10 @@
 #include "apps/model_flags.h"
 
 #include <algorithm>
-#include <filesystem>
 
+#include "apps/model_folders.h"
+#include "apps/near_matches.h"
+#include "apps/option_tree.h"
 #include "apps/terminal.h"
 #include "apps/text_format.h"
 #include "base/error.h"
@@ -23,32 +25,46 @@ bool is_device_name(const std::string& name) {
 }  // namespace
 
 void add_model_argument(CLI::App& app, std::string& path) {
-  app.add_option("MODEL", path, "A .tmac2 file")->required()->option_text(" ");
+  app.add_option("MODEL", path,
+                 "A .tmac2 file, or the name of one in a model folder (edgellm help environment)")
+      ->required()
+      ->option_text(" ");
 }
 
 void add_engine_options(CLI::App& app, EngineFlags& flags) {
+  constexpr const char* kGroup = "Engine";
   app.add_option("-c,--ctx", flags.context, "Positions of the context [the model's maximum]")
       ->check(CLI::Range(1, INT32_MAX).description(""))
-      ->option_text("N");
-  app.add_option("--device", flags.device, "auto, cpu, cuda or cuda:N [auto]")
+      ->option_text("N")
+      ->group(kGroup);
+  app.add_option("--device", flags.device, "Where to run; cuda:N is the GPU of that number [auto]")
       ->check([](const std::string& name) {
-        return is_device_name(name) ? std::string()
-                                    : "unknown device " + name + "; use auto, cpu, cuda or cuda:N";
+        if (is_device_name(name)) return std::string();
+        // The nearest word to gpu is cpu, which nobody means who types it.
+        return "unknown device " + name + "; use auto, cpu, cuda or cuda:N" +
+               (name == "gpu" ? "; did you mean cuda?"
+                              : did_you_mean(name, {"auto", "cpu", "cuda"}));
       })
-      ->option_text("DEVICE");
+      ->option_text("auto|cpu|cuda|cuda:N")
+      ->group(kGroup);
   app.add_option("--threads", flags.threads, "CPU threads [one per usable core]")
       ->check(CLI::Range(1, 1024).description(""))
-      ->option_text("N");
-  app.add_option("--kv-type", flags.kv_type, "Type of the KV cache: f16 or f32 [f16]")
-      ->check(CLI::IsMember({"f16", "f32"}).description(""))
-      ->option_text("TYPE");
+      ->option_text("N")
+      ->group(kGroup);
+  app.add_option("--kv-type", flags.kv_type, "Type of the KV cache [f16]")
+      ->check(one_of({"f16", "f32"}))
+      ->option_text("f16|f32")
+      ->group(kGroup);
   app.add_option("--prefill-chunk", flags.prefill_chunk,
                  "Prompt tokens of one pass; changes speed and memory, never the result [256]")
       ->check(CLI::Range(1, 65536).description(""))
-      ->option_text("N");
+      ->option_text("N")
+      ->group(kGroup);
   app.add_flag("--no-graph", flags.no_graph,
-               "GPU: launch every kernel of a step by itself; changes speed, never the result");
-  app.add_flag("--no-verify", flags.no_verify, "Do not check the file's hashes while loading");
+               "GPU: launch every kernel of a step by itself; changes speed, never the result")
+      ->group(kGroup);
+  app.add_flag("--no-verify", flags.no_verify, "Do not check the file's hashes while loading")
+      ->group(kGroup);
 }
 
 Device choose_device(const EngineFlags& flags) {
@@ -89,23 +105,7 @@ std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags&
   return make_cuda_backend(model, options, progress.callback());
 }
 
-ModelFile open_model(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    throw Error(ExitCode::kModelFile,
-                path + " is a folder, expected a .tmac2 file; make one with: edgellm convert " +
-                    path + " -o model.tmac2");
-  }
-  if (!std::filesystem::exists(path, ignored)) {
-    const std::string with_suffix = path + ".tmac2";
-    throw Error(ExitCode::kModelFile,
-                "no model file " + path +
-                    (std::filesystem::exists(with_suffix, ignored)
-                         ? "; there is " + with_suffix
-                         : "; give the path of a .tmac2 file (edgellm convert makes one)"));
-  }
-  return ModelFile::open(path);
-}
+ModelFile open_model(const std::string& name) { return ModelFile::open(find_model(name)); }
 
 std::optional<Tokenizer> load_tokenizer(const ModelFile& model) {
   if (!model.tokenizer().present) return std::nullopt;

@@ -42,9 +42,9 @@ Device choose_device(const EngineFlags& flags);
 std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags& flags,
                                       const Device& device, EngineOptions options);
 
-// Checks the header and the metadata, reads no weights. Says what to do where `path` is a folder or
-// is not there.
-ModelFile open_model(const std::string& path);
+// The model that the user names (model_folders.h). Checks the header and the metadata, reads no
+// weights.
+ModelFile open_model(const std::string& name);
 
 // Empty where the file holds none.
 std::optional<Tokenizer> load_tokenizer(const ModelFile& model);

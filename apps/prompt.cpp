@@ -55,7 +55,7 @@ void add_prompt_options(CLI::App& app, PromptFlags& flags, PromptForms forms) {
       ->option_text("FILE");
   if (forms != kText) {
     add("--ids-file", flags.ids_file, "Token ids instead of text: a JSON array, used as it is")
-        ->option_text("FILE");
+        ->option_text("FILE.json");
   }
   for (CLI::Option* option : options) {
     for (CLI::Option* other : options) {

@@ -50,6 +50,8 @@ SamplingOptions replaced(SamplingOptions options, const SamplingFlags& flags) {
   return options;
 }
 
+constexpr const char* kGroup = "Sampling";
+
 // Strict, where CLI11 takes an empty text for 0 and cuts a number that is too large.
 template <class T>
 T parse_value(const std::string& name, const std::string& text) {
@@ -69,7 +71,7 @@ template <class T>
 void add_value(CLI::App& app, const std::string& name, std::optional<T>& flag, const char* what,
                const char* value_name) {
   const auto set = [name, &flag](const std::string& text) { flag = parse_value<T>(name, text); };
-  app.add_option_function<std::string>(name, set, what)->option_text(value_name);
+  app.add_option_function<std::string>(name, set, what)->option_text(value_name)->group(kGroup);
 }
 
 }  // namespace
@@ -77,7 +79,8 @@ void add_value(CLI::App& app, const std::string& name, std::optional<T>& flag, c
 void add_sampling_options(CLI::App& app, SamplingFlags& flags) {
   app.add_flag("--sample", flags.model_defaults,
                "Sample with the model's own defaults, which its file holds; the options below "
-               "replace single ones");
+               "replace single ones")
+      ->group(kGroup);
   add_value(app, "--temp", flags.temperature, "Temperature; 0: greedy [0]", "T");
   add_value(app, "--top-k", flags.top_k, "Choose among the K most probable tokens; 0: off [0]",
             "K");

@@ -1,8 +1,11 @@
 // edgellm synth: a model of random weights, for tests and measurements.
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "apps/commands.h"
 #include "apps/files.h"
+#include "apps/near_matches.h"
 #include "apps/terminal.h"
 #include "apps/text_format.h"
 #include "model/convert.h"
@@ -15,6 +18,17 @@ struct Flags {
   SynthOptions options;
   std::string output;
 };
+
+std::string shape_problem(const std::string& shape) {
+  const std::vector<std::string> names = synth_shape_names();
+  std::error_code ignored;
+  if (std::find(names.begin(), names.end(), shape) != names.end() ||
+      std::filesystem::exists(shape, ignored)) {
+    return "";
+  }
+  return "'" + shape + "' is neither a known shape nor a config.json; known are " +
+         model_io::join(names, ", ") + did_you_mean(shape, names);
+}
 
 int synth(Flags& flags) {
   require_writable(flags.output);
@@ -41,10 +55,11 @@ Command add_synth(CLI::App& root) {
   app->add_option("SHAPE", flags->options.shape,
                   "Path of a config.json, or one of " + model_io::join(synth_shape_names(), ", "))
       ->required()
-      ->option_text(" ");
+      ->check(shape_problem)
+      ->option_text(model_io::join(synth_shape_names(), "|") + "|FILE.json");
   app->add_option("-o,--output", flags->output, "The file to write; an older one is replaced")
       ->required()
-      ->option_text("OUT");
+      ->option_text("OUT.tmac2");
   app->add_option("--layers", flags->options.layers, "Layers instead of the shape's")
       ->check(CLI::Range(1, INT32_MAX).description(""))
       ->option_text("N");

@@ -23,9 +23,9 @@ constexpr auto kFirstDraw = std::chrono::milliseconds(300);
 constexpr auto kDrawInterval = std::chrono::milliseconds(100);
 constexpr size_t kBarColumns = 24;
 
-size_t terminal_columns() {
+size_t terminal_columns(int fd) {
   winsize size = {};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
   return 80;
 }
 
@@ -41,6 +41,8 @@ void occupy_standard_streams() {
 }
 
 bool is_terminal(int fd) { return isatty(fd) == 1; }
+
+size_t help_columns() { return std::clamp<size_t>(terminal_columns(STDOUT_FILENO), 50, 100); }
 
 bool write_stdout(std::string_view text) {
   while (!text.empty()) {
@@ -97,7 +99,7 @@ void ProgressLine::update(std::string_view what, uint64_t done, uint64_t total) 
   line += percent + " " + std::string(what);
 
   // One column short of the width: a full line would wrap, and \r would not come back to its start.
-  line.resize(std::min(line.size(), terminal_columns() - 1));
+  line.resize(std::min(line.size(), terminal_columns(STDERR_FILENO) - 1));
   const size_t columns = line.size();
   if (columns < drawn_columns_) line.append(drawn_columns_ - columns, ' ');
   std::fprintf(stderr, "\r%s", line.c_str());

@@ -20,6 +20,9 @@ void occupy_standard_streams();
 
 bool is_terminal(int fd);
 
+// Columns of help on stdout: the terminal's, but no more than can be read with ease; 80 elsewhere.
+size_t help_columns();
+
 // Writes at once, past any buffer. False when the reader has gone (a closed pipe): there is nobody
 // left to tell, so the caller ends quietly. Throws Error when the bytes cannot be written.
 bool write_stdout(std::string_view text);

@@ -77,9 +77,9 @@ Command add_tokenize(CLI::App& root) {
       "  edgellm tokenize model.tmac2 \"Once upon a time\"\n"
       "  edgellm tokenize tokenizer.json -f story.txt --json --no-special");
   auto flags = std::make_shared<Flags>();
-  app->add_option("MODEL", flags->source, "A .tmac2 file or a tokenizer.json")
+  app->add_option("MODEL", flags->source, "A model as run takes it, or a tokenizer.json")
       ->required()
-      ->option_text(" ");
+      ->option_text("MODEL|FILE.json");
   add_prompt_options(*app, flags->text, PromptForms::kText);
   app->add_flag("--json", flags->json, "Print {\"ids\":[...]}");
   app->add_flag("--no-special", flags->no_special,

@@ -1,4 +1,5 @@
-// Making `.tmac2` files: from a Hugging Face folder, or from nothing but a shape and a seed.
+// Making `.tmac2` files: from a Hugging Face folder, from a file of an earlier program, or from
+// nothing but a shape and a seed.
 //
 // Both stream: peak memory is one tensor, not the model. The output is written under a temporary
 // name beside the target and renamed when it is whole; a failure leaves nothing behind.
@@ -24,6 +25,8 @@ struct ConvertOptions {
   // anything is written; throws Error where it could not be used. The folder `model` knows no
   // tokenizers. Empty: any text will do.
   std::function<void(std::string_view json, const std::string& path)> check_tokenizer;
+  // Reads and checks all that a conversion would, and writes nothing.
+  bool dry_run = false;
   // Called with the path of the finished but unnamed file to make its golden; the folder `model`
   // cannot run a model itself. At most 64 ids, prompt and answer together (room is reserved for
   // them in the metadata). Empty: the file gets no golden.
@@ -31,9 +34,34 @@ struct ConvertOptions {
   Progress progress;
 };
 
+// What was written, or by a dry run would have been.
+struct ConvertedModel {
+  ModelConfig config;
+  TokenizerInfo tokenizer;
+  std::vector<Section> sections;
+  uint64_t file_bytes = 0;
+  uint64_t parameter_count = 0;
+};
+
 // Converts the Hugging Face folder `source` (config.json, safetensors, tokenizer files).
-void convert_hf(const std::string& source, const std::string& output,
-                const ConvertOptions& options);
+ConvertedModel convert_hf(const std::string& source, const std::string& output,
+                          const ConvertOptions& options);
+
+// What a file of an earlier program lacks.
+struct OlderFileOptions {
+  // A config.json; may be empty for a TM2 file, which is then what that program ran (BitNet-2B).
+  std::string config;
+  // A tokenizer.json or the folder of one. What stands beside it under the names that Hugging Face
+  // uses (tokenizer_config.json, generation_config.json, ...) belongs to it. Empty: no tokenizer.
+  std::string tokenizer;
+};
+
+// Whether a file with these first bytes (8 suffice) is one for convert_older.
+bool is_older_file(std::string_view head);
+
+// Converts a TM2 or TMAC file (docs/format.md, "Older files").
+ConvertedModel convert_older(const std::string& source, const std::string& output,
+                             const OlderFileOptions& older, const ConvertOptions& options);
 
 struct SynthOptions {
   std::string shape;  // a name of synth_shape_names(), or the path of a config.json

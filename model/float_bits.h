@@ -29,4 +29,16 @@ inline float f16_to_float(uint16_t bits) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(subnormal));
 }
 
+// For values that an f16 holds exactly and that are finite.
+inline uint16_t exact_f16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 16) & 0x8000;
+  const uint32_t magnitude = bits & 0x7FFFFFFF;
+  if (magnitude >= 0x38800000) {  // 2^-14 and above: rebias the exponent from 127 to 15
+    return static_cast<uint16_t>(sign | ((magnitude - (112u << 23)) >> 13));
+  }
+  return static_cast<uint16_t>(sign |
+                               static_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p24f));
+}
+
 }  // namespace edgellm::model_io

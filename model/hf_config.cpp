@@ -103,8 +103,10 @@ constexpr std::array<ArchitectureDefaults, 3> kArchitectures = {{
 class ConfigReader {
  public:
   ConfigReader(const Json& json, const std::string& path,
-               const std::vector<std::string>& ignore_keys)
-      : fields_(json, path, ""), ignore_keys_(ignore_keys.begin(), ignore_keys.end()) {}
+               const std::vector<std::string>& ignore_keys, WeightsKnown weights)
+      : fields_(json, path, ""),
+        ignore_keys_(ignore_keys.begin(), ignore_keys.end()),
+        weights_(weights) {}
 
   HfConfig read();
 
@@ -135,6 +137,7 @@ class ConfigReader {
 
   Fields fields_;
   std::set<std::string> ignore_keys_;
+  WeightsKnown weights_;
   std::set<std::string> read_;
   HfConfig config_;
 };
@@ -248,7 +251,7 @@ void ConfigReader::read_rope_scaling(const Fields& rope) {
 
 void ConfigReader::read_quantization(const ArchitectureDefaults& defaults) {
   if (!look(fields_, "quantization_config")) {
-    if (defaults.must_be_quantised) {
+    if (defaults.must_be_quantised && weights_ == WeightsKnown::kFromConfig) {
       refuse(std::string("has no quantization_config: a ") + defaults.name +
              " without one has ordinary weights, and edgellm runs ternary models only "
              "(quant_method bitnet)");
@@ -383,9 +386,10 @@ float llama3_scaled(float inv_freq, const Llama3RopeScaling& scaling) {
 
 }  // namespace
 
-HfConfig read_hf_config(const std::string& path, const std::vector<std::string>& ignore_keys) {
+HfConfig read_hf_config(const std::string& path, const std::vector<std::string>& ignore_keys,
+                        WeightsKnown weights) {
   const Json json = parse_json_object(read_text_file(path, kMaxConfigBytes), path, "");
-  return ConfigReader(json, path, ignore_keys).read();
+  return ConfigReader(json, path, ignore_keys, weights).read();
 }
 
 std::vector<float> rope_inv_freq(const ModelConfig& config) {

@@ -26,8 +26,13 @@ struct HfConfig {
   QuantMode quant_mode = QuantMode::kAbsent;
 };
 
+// Whether config.json must say itself that the weights are ternary: a file that holds ternary
+// weights may have been made from a model that was not.
+enum class WeightsKnown : uint8_t { kFromConfig, kTernary };
+
 // Throws Error: kModelFile for a broken file, kUnsupported for what edgellm cannot compute.
-HfConfig read_hf_config(const std::string& path, const std::vector<std::string>& ignore_keys);
+HfConfig read_hf_config(const std::string& path, const std::vector<std::string>& ignore_keys,
+                        WeightsKnown weights = WeightsKnown::kFromConfig);
 
 // The frequencies of RoPE with scaling applied, [head_dim / 2], with the same float32 values as
 // transformers' (docs/numerics.md section 2).

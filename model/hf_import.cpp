@@ -1,5 +1,5 @@
-// convert_hf: a Hugging Face folder becomes a `.tmac2` file. Tensors stream through small buffers;
-// only a packed matrix is held whole (its four row blocks interleave).
+// convert_hf and convert_older: a checkpoint becomes a `.tmac2` file. Tensors stream through small
+// buffers; only a packed matrix is held whole (its four row blocks interleave).
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +17,7 @@
 #include "model/json.h"
 #include "model/layout.h"
 #include "model/model_writer.h"
+#include "model/older_file.h"
 #include "model/safetensors.h"
 #include "model/ternary.h"
 #include "model/text.h"
@@ -72,10 +73,24 @@ const std::vector<PartName> kLayerMatrices = {
     {"o", {"self_attn.o_proj"}}, {"gate", {"mlp.gate_proj"}}, {"up", {"mlp.up_proj"}},
     {"down", {"mlp.down_proj"}}};
 
+// Where a conversion begins: a checkpoint and what is known of its model.
+struct Source {
+  std::string path;         // of the folder or file, for messages
+  std::string name;         // for the provenance
+  std::string config_path;  // of config.json; may be empty
+  HfConfig hf;
+  bool tie_is_known = true;  // else the head is tied if it equals the embedding
+  HfTokenizer tokenizer;
+  std::string tokenizer_path;  // of tokenizer.json
+  Checkpoint checkpoint;
+  std::vector<std::string> texts;  // paths of all other files that were read
+  std::string licence;
+};
+
 class Importer {
  public:
-  Importer(const std::string& folder, const std::string& output, const ConvertOptions& options);
-  void run();
+  Importer(Source source, const std::string& output, const ConvertOptions& options);
+  ConvertedModel run();
 
  private:
   struct Matrix {
@@ -84,6 +99,7 @@ class Importer {
     const CheckpointTensor* scale = nullptr;  // of a packed matrix
     int64_t rows = 0;
     int64_t cols = 0;
+    std::vector<float> row_scales;  // of an older file: one, or one for each row
   };
   struct Vector {
     std::string section;
@@ -98,6 +114,7 @@ class Importer {
   const CheckpointTensor* take(const std::string& name);
   const CheckpointTensor& take_needed(const std::string& name);
   void check_float(const CheckpointTensor& tensor, const std::vector<int64_t>& shape) const;
+  void check_table(const CheckpointTensor& tensor, const std::vector<int64_t>& shape) const;
   void find_tensors();
   void find_layer(int layer);
   void find_sub_norm(int layer, const PartName& part, int64_t size);
@@ -115,19 +132,23 @@ class Importer {
   void write_matrix(const Matrix& matrix);
   void write_packed(const Matrix& matrix);
   void write_masters(const Matrix& matrix);
+  void write_coded(const Matrix& matrix);
+  std::vector<float> read_row_scales(const CheckpointTensor& tensor) const;
   float packed_multiplier(const Matrix& matrix) const;
-  void compare_head(const CheckpointTensor& head, const CheckpointTensor& embedding);
+  DType table_dtype(const CheckpointTensor& tensor) const;
+  std::vector<std::byte> table_rows(const CheckpointTensor& tensor, int64_t first, int64_t n) const;
+  bool equals_embedding(const CheckpointTensor& head);
   template <typename Use>
   void for_each_block(const CheckpointTensor& tensor, const Use& use);
 
   void report(const std::string& what, uint64_t bytes);
 
-  std::string folder_;
+  Source source_;
   std::string output_;
   const ConvertOptions& options_;
-  HfConfig hf_;
-  HfTokenizer tokenizer_;
-  Checkpoint checkpoint_;
+  HfConfig& hf_ = source_.hf;
+  HfTokenizer& tokenizer_ = source_.tokenizer;
+  const Checkpoint& checkpoint_ = source_.checkpoint;
   std::set<std::string> understood_;
   std::vector<Vector> norms_;
   std::vector<Matrix> matrices_;
@@ -148,15 +169,8 @@ std::string checked_folder(const std::string& source) {
   return source;
 }
 
-Importer::Importer(const std::string& folder, const std::string& output,
-                   const ConvertOptions& options)
-    : folder_(checked_folder(folder)),
-      output_(output),
-      options_(options),
-      hf_(read_hf_config(folder_ + "/config.json", options.ignore_keys)),
-      tokenizer_(read_hf_tokenizer(folder_, hf_.model)),
-      checkpoint_(folder_),
-      block_(kBlockBytes) {}
+Importer::Importer(Source source, const std::string& output, const ConvertOptions& options)
+    : source_(std::move(source)), output_(output), options_(options), block_(kBlockBytes) {}
 
 void Importer::fail(const CheckpointTensor& tensor, const std::string& what, ExitCode code) const {
   throw Error(code, printable_path(checkpoint_.path_of(tensor)) + ": tensor '" +
@@ -171,7 +185,7 @@ const CheckpointTensor* Importer::take(const std::string& name) {
 
 const CheckpointTensor& Importer::take_needed(const std::string& name) {
   const CheckpointTensor* tensor = take(name);
-  if (tensor == nullptr) fail_file(folder_, "tensor '" + name + "' is missing");
+  if (tensor == nullptr) fail_file(source_.path, "tensor '" + name + "' is missing");
   return *tensor;
 }
 
@@ -186,11 +200,33 @@ void Importer::check_float(const CheckpointTensor& tensor,
   }
 }
 
+// An embedding or a head.
+void Importer::check_table(const CheckpointTensor& tensor,
+                           const std::vector<int64_t>& shape) const {
+  if (tensor.coding == RowCoding::kNone) {
+    check_float(tensor, shape);
+  } else {
+    require(tensor.shape == shape, "coded tensors were measured when they were found");
+  }
+}
+
 void Importer::find_matrix(const std::string& name, const std::string& section,
                            const std::vector<int64_t>& shape) {
-  Matrix matrix = {section, &take_needed(name + ".weight"), take(name + ".weight_scale"), shape[0],
-                   shape[1]};
+  Matrix matrix;
+  matrix.section = section;
+  matrix.weight = &take_needed(name + ".weight");
+  matrix.scale = take(name + ".weight_scale");
+  matrix.rows = shape[0];
+  matrix.cols = shape[1];
   const CheckpointTensor& weight = *matrix.weight;
+  if (weight.coding == RowCoding::kTmacInt8) {
+    fail(weight, "is int8, expected ternary weights", ExitCode::kUnsupported);
+  }
+  if (weight.coding != RowCoding::kNone) {
+    matrix.row_scales = read_row_scales(weight);
+    matrices_.push_back(matrix);
+    return;
+  }
   if (weight.dtype != "U8") {
     if (matrix.scale != nullptr) {
       fail(*matrix.scale, "stands beside a weight of " + weight.dtype +
@@ -241,9 +277,9 @@ void Importer::find_sub_norm(int layer, const PartName& part, int64_t size) {
   }
   const CheckpointTensor* norm = first != nullptr ? first : second;
   if (norm == nullptr) {
-    fail_file(folder_, "tensor '" + prefix + part.names[0] +
-                           ".weight' is missing (every layer of a " + hf_.model.architecture +
-                           " has one)");
+    fail_file(source_.path, "tensor '" + prefix + part.names[0] +
+                                ".weight' is missing (every layer of a " + hf_.model.architecture +
+                                " has one)");
   }
   check_float(*norm, {size});
   norms_.push_back({layer_section(layer, part.part), norm, size});
@@ -272,9 +308,14 @@ void Importer::find_head() {
   head_ = take("lm_head.weight");
   if (head_ == nullptr) {
     if (hf_.model.tied_head) return;
-    fail_file(folder_, "tensor 'lm_head.weight' is missing, and tie_word_embeddings is not true");
+    fail_file(source_.path,
+              "tensor 'lm_head.weight' is missing, and tie_word_embeddings is not true");
   }
-  check_float(*head_, shape);
+  check_table(*head_, shape);
+  if (!source_.tie_is_known) {
+    hf_.model.tied_head =
+        table_dtype(*head_) == table_dtype(*embedding_) && equals_embedding(*head_);
+  }
   if (hf_.model.tied_head && head_->dtype != embedding_->dtype) {
     fail(*head_, "is " + head_->dtype + " and the embedding is " + embedding_->dtype +
                      ", but tie_word_embeddings is true: they must be equal");
@@ -295,7 +336,7 @@ void Importer::check_all_understood() const {
 
 void Importer::find_tensors() {
   embedding_ = &take_needed("model.embed_tokens.weight");
-  check_float(*embedding_, {hf_.model.vocab, hf_.model.dim});
+  check_table(*embedding_, {hf_.model.vocab, hf_.model.dim});
   for (int layer = 0; layer < hf_.model.layers; ++layer) find_layer(layer);
   const CheckpointTensor& final_norm = take_needed("model.norm.weight");
   check_float(final_norm, {hf_.model.dim});
@@ -304,22 +345,10 @@ void Importer::find_tensors() {
   check_all_understood();
 }
 
-std::vector<std::string> source_text_files(const std::string& folder) {
-  std::vector<std::string> names;
-  for (const char* name : {"chat_template.jinja", "config.json", "generation_config.json",
-                           "model.safetensors.index.json", "special_tokens_map.json",
-                           "tokenizer.json", "tokenizer_config.json"}) {
-    if (path_exists(folder + "/" + name)) names.emplace_back(name);
-  }
-  return names;
-}
-
 std::vector<FileIdentity> Importer::input_identities() const {
   std::vector<FileIdentity> inputs;
   for (const InputFile& file : checkpoint_.files()) inputs.push_back(file.identity());
-  for (const std::string& name : source_text_files(folder_)) {
-    inputs.push_back(InputFile(folder_ + "/" + name).identity());
-  }
+  for (const std::string& path : source_.texts) inputs.push_back(InputFile(path).identity());
   return inputs;
 }
 
@@ -342,7 +371,7 @@ std::string Importer::hash_sources() {
     hashes[printable_path(name)] = "xxh3:" + hex64(hasher.digest());
   };
   for (const InputFile& file : checkpoint_.files()) hash(file);
-  for (const std::string& name : source_text_files(folder_)) hash(InputFile(folder_ + "/" + name));
+  for (const std::string& path : source_.texts) hash(InputFile(path));
   return hashes.dump();
 }
 
@@ -370,9 +399,9 @@ Metadata Importer::make_metadata() {
   Metadata metadata;
   metadata.config = hf_.model;
   metadata.tokenizer = tokenizer_.info;
-  metadata.provenance.source = base_name(folder_);
+  metadata.provenance.source = source_.name;
   metadata.provenance.converter_version = EDGELLM_VERSION;
-  metadata.provenance.licence = read_licence(folder_);
+  metadata.provenance.licence = source_.licence;
   metadata.provenance.source_files_json = hash_sources();
   return metadata;
 }
@@ -405,13 +434,44 @@ void Importer::write_norm(const Vector& norm) {
   });
 }
 
+DType Importer::table_dtype(const CheckpointTensor& tensor) const {
+  return tensor.coding == RowCoding::kNone ? float_dtype(tensor.dtype) : coded_dtype(tensor);
+}
+
+// Rows [first, first + n) of an embedding or a head as they are written.
+std::vector<std::byte> Importer::table_rows(const CheckpointTensor& tensor, int64_t first,
+                                            int64_t n) const {
+  if (tensor.coding != RowCoding::kNone) {
+    return decode_rows(tensor, read_coded_rows(checkpoint_, tensor, first, n));
+  }
+  const size_t row_bytes = static_cast<size_t>(tensor.shape[1]) * float_dtype_bytes(tensor.dtype);
+  std::vector<std::byte> rows(static_cast<size_t>(n) * row_bytes);
+  checkpoint_.read(tensor, static_cast<uint64_t>(first) * row_bytes, rows.data(), rows.size());
+  return rows;
+}
+
+// Calls use(first row, number of rows) until all rows of a matrix were used.
+template <typename Use>
+void for_each_rows(const CheckpointTensor& tensor, const Use& use) {
+  const int64_t rows = tensor.shape[0];
+  const auto row_bytes = static_cast<size_t>(tensor.shape[1]) * sizeof(float);
+  const auto step = static_cast<int64_t>(std::max<size_t>(1, kBlockBytes / row_bytes));
+  for (int64_t row = 0; row < rows; row += step) use(row, std::min(step, rows - row));
+}
+
 void Importer::write_dense(std::string_view section, const CheckpointTensor& tensor) {
-  for_each_block(tensor, [&](const std::byte* data, size_t bytes) {
-    const size_t n = bytes / float_dtype_bytes(tensor.dtype);
-    values_.resize(n);
-    widen(tensor.dtype, data, n, values_.data());
-    if (!all_finite(values_.data(), n)) fail(tensor, "holds a value that is not finite");
-    writer_->append(section, data, bytes);
+  const auto rows = static_cast<uint64_t>(tensor.shape[0]);
+  for_each_rows(tensor, [&](int64_t first, int64_t n) {
+    const std::vector<std::byte> data = table_rows(tensor, first, n);
+    if (tensor.coding == RowCoding::kNone) {
+      values_.resize(data.size() / float_dtype_bytes(tensor.dtype));
+      widen(tensor.dtype, data.data(), values_.size(), values_.data());
+      if (!all_finite(values_.data(), values_.size())) {
+        fail(tensor, "holds a value that is not finite");
+      }
+    }
+    writer_->append(section, data.data(), data.size());
+    report("converting " + printable(tensor.name), tensor.bytes / rows * static_cast<uint64_t>(n));
   });
 }
 
@@ -493,51 +553,70 @@ void Importer::write_masters(const Matrix& matrix) {
   }
 }
 
+// One scale where all are equal: that is what such a matrix had before it was written by rows.
+std::vector<float> Importer::read_row_scales(const CheckpointTensor& tensor) const {
+  std::vector<float> scales;
+  for_each_rows(tensor, [&](int64_t first, int64_t n) {
+    const CodedRows rows = read_coded_rows(checkpoint_, tensor, first, n);
+    scales.insert(scales.end(), rows.scales.begin(), rows.scales.end());
+  });
+  const bool all_equal = std::all_of(scales.begin(), scales.end(),
+                                     [&](float scale) { return scale == scales.front(); });
+  if (all_equal) scales.resize(1);
+  return scales;
+}
+
+void Importer::write_coded(const Matrix& matrix) {
+  const std::vector<float>& scales = matrix.row_scales;
+  writer_->append(matrix.section + ".scale", scales.data(), scales.size() * sizeof(float));
+  const CheckpointTensor& weight = *matrix.weight;
+  for_each_rows(weight, [&](int64_t first, int64_t n) {
+    const CodedRows rows = read_coded_rows(checkpoint_, weight, first, n);
+    writer_->append(matrix.section, rows.codes.data(), rows.codes.size());
+    report("converting " + printable(weight.name), rows.codes.size());
+  });
+}
+
 void Importer::write_matrix(const Matrix& matrix) {
-  if (matrix.scale != nullptr) {
+  if (!matrix.row_scales.empty()) {
+    write_coded(matrix);
+  } else if (matrix.scale != nullptr) {
     write_packed(matrix);
   } else {
     write_masters(matrix);
   }
 }
 
-// A tied checkpoint may carry its head as well; transformers would ignore it, so it must not be
-// another one.
-void Importer::compare_head(const CheckpointTensor& head, const CheckpointTensor& embedding) {
-  std::vector<std::byte> other(kBlockBytes);
-  uint64_t at = 0;
-  for_each_block(head, [&](const std::byte* data, size_t bytes) {
-    checkpoint_.read(embedding, at, other.data(), bytes);
-    at += bytes;
-    if (std::memcmp(data, other.data(), bytes) != 0) {
-      fail(head,
-           "differs from 'model.embed_tokens.weight', but tie_word_embeddings is true; if "
-           "the head is meant to be used, set it to false in config.json");
-    }
+bool Importer::equals_embedding(const CheckpointTensor& head) {
+  bool equal = true;
+  for_each_rows(head, [&](int64_t first, int64_t n) {
+    equal = equal && table_rows(head, first, n) == table_rows(*embedding_, first, n);
   });
+  return equal;
 }
 
-void Importer::run() {
+ConvertedModel Importer::run() {
   if (tokenizer_.info.present && options_.check_tokenizer) {
-    options_.check_tokenizer(tokenizer_.tokenizer_json,
-                             folder_ + "/" + std::string(kTokenizerJson));
+    options_.check_tokenizer(tokenizer_.tokenizer_json, source_.tokenizer_path);
   }
   find_tensors();
   for (const InputFile& file : checkpoint_.files()) total_ += 2 * file.size();
-  for (const std::string& name : source_text_files(folder_)) {
-    total_ += InputFile(folder_ + "/" + name).size();
-  }
+  for (const std::string& path : source_.texts) total_ += InputFile(path).size();
   const std::vector<float> inv_freq = rope_inv_freq(hf_.model);
   if (!all_finite(inv_freq.data(), inv_freq.size())) {
     throw Error(ExitCode::kUnsupported,
-                printable_path(folder_) + "/config.json: rope_theta gives infinite frequencies");
+                printable_path(source_.config_path) + ": rope_theta gives infinite frequencies");
   }
   const ModelConfig& config = hf_.model;
-  const std::vector<SectionPlan> plan =
-      plan_sections(config, float_dtype(embedding_->dtype),
-                    config.tied_head ? DType::kBF16 : float_dtype(head_->dtype),
-                    tokenizer_.tokenizer_json.size());
-  writer_ = std::make_unique<ModelWriter>(output_, make_metadata(), plan, input_identities());
+  std::set<std::string> row_scaled;
+  for (const Matrix& matrix : matrices_) {
+    if (matrix.row_scales.size() > 1) row_scaled.insert(matrix.section);
+  }
+  const std::vector<SectionPlan> plan = plan_sections(
+      config, table_dtype(*embedding_), config.tied_head ? DType::kBF16 : table_dtype(*head_),
+      tokenizer_.tokenizer_json.size(), row_scaled);
+  writer_ = std::make_unique<ModelWriter>(output_, make_metadata(), plan, input_identities(),
+                                          options_.dry_run);
 
   if (tokenizer_.info.present) {
     writer_->append(kTokenizerJson, tokenizer_.tokenizer_json.data(),
@@ -547,19 +626,100 @@ void Importer::run() {
   for (const Vector& norm : norms_) write_norm(norm);
   write_dense(kEmbedding, *embedding_);
   for (const Matrix& matrix : matrices_) write_matrix(matrix);
-  if (config.tied_head && head_ != nullptr) compare_head(*head_, *embedding_);
+  // A tied checkpoint may carry its head as well; transformers would ignore it, so it must not be
+  // another one.
+  if (config.tied_head && head_ != nullptr && !equals_embedding(*head_)) {
+    fail(*head_,
+         "differs from 'model.embed_tokens.weight', but tie_word_embeddings is true; if "
+         "the head is meant to be used, set it to false in config.json");
+  }
   if (!config.tied_head) write_dense(kHead, *head_);
   writer_->seal();
-  if (options_.make_golden) writer_->set_golden(options_.make_golden(writer_->temp_path()));
-  writer_->commit();
+  if (!options_.dry_run) {
+    if (options_.make_golden) writer_->set_golden(options_.make_golden(writer_->temp_path()));
+    writer_->commit();
+  }
   if (options_.progress) options_.progress("converted", total_, total_);
+  return {config, tokenizer_.info, writer_->metadata().sections, writer_->file_bytes(),
+          parameter_count(config)};
+}
+
+// Those of the paths that lead to a file.
+std::vector<std::string> existing(const std::vector<std::string>& paths) {
+  std::vector<std::string> found;
+  for (const std::string& path : paths) {
+    if (!path.empty() && path_exists(path)) found.push_back(path);
+  }
+  return found;
+}
+
+std::vector<std::string> tokenizer_texts(const HfTokenizerFiles& files) {
+  std::vector<std::string> paths;
+  for (const char* name : {"chat_template.jinja", "config.json", "generation_config.json",
+                           "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json"}) {
+    paths.push_back(files.path_of(name));
+  }
+  return existing(paths);
+}
+
+// The tokenizer.json that --tokenizer names, and the folder of what belongs to it.
+HfTokenizerFiles older_tokenizer_files(const OlderFileOptions& older) {
+  if (older.tokenizer.empty()) return {"", "", older.config};
+  if (!is_folder(older.tokenizer)) {
+    const std::string folder = std::filesystem::path(older.tokenizer).parent_path().string();
+    InputFile(older.tokenizer);  // must be there
+    return {folder.empty() ? "." : folder, older.tokenizer, older.config};
+  }
+  HfTokenizerFiles files = HfTokenizerFiles::of_folder(older.tokenizer);
+  files.config_json = older.config;
+  if (!path_exists(files.tokenizer_json)) fail_file(older.tokenizer, "has no tokenizer.json");
+  return files;
 }
 
 }  // namespace
 
-void convert_hf(const std::string& source, const std::string& output,
-                const ConvertOptions& options) {
-  Importer(source, output, options).run();
+ConvertedModel convert_hf(const std::string& source, const std::string& output,
+                          const ConvertOptions& options) {
+  const std::string folder = checked_folder(source);
+  const HfTokenizerFiles files = HfTokenizerFiles::of_folder(folder);
+  HfConfig hf = read_hf_config(files.config_json, options.ignore_keys);
+  HfTokenizer tokenizer = read_hf_tokenizer(files, hf.model);
+  std::vector<std::string> texts = tokenizer_texts(files);
+  const std::vector<std::string> index = existing({folder + "/model.safetensors.index.json"});
+  texts.insert(texts.end(), index.begin(), index.end());
+  Source all = {.path = folder,
+                .name = base_name(folder),
+                .config_path = files.config_json,
+                .hf = std::move(hf),
+                .tokenizer = std::move(tokenizer),
+                .tokenizer_path = files.tokenizer_json,
+                .checkpoint = Checkpoint(folder),
+                .texts = std::move(texts),
+                .licence = read_licence(folder)};
+  return Importer(std::move(all), output, options).run();
+}
+
+bool is_older_file(std::string_view head) { return older_format(head).has_value(); }
+
+ConvertedModel convert_older(const std::string& source, const std::string& output,
+                             const OlderFileOptions& older, const ConvertOptions& options) {
+  InputFile file(source);
+  const OlderHeader header = read_older_header(file);
+  HfConfig hf = older_config(file, header, older.config, options.ignore_keys);
+  const HfTokenizerFiles files = older_tokenizer_files(older);
+  HfTokenizer tokenizer = read_hf_tokenizer(files, hf.model);
+  Checkpoint checkpoint = older_checkpoint(std::move(file), header, hf.model);
+  Source all = {.path = source,
+                .name = std::filesystem::path(source).filename().string(),
+                .config_path = older.config,
+                .hf = std::move(hf),
+                .tie_is_known = !older.config.empty(),
+                .tokenizer = std::move(tokenizer),
+                .tokenizer_path = files.tokenizer_json,
+                .checkpoint = std::move(checkpoint),
+                .texts = tokenizer_texts(files),
+                .licence = ""};
+  return Importer(std::move(all), output, options).run();
 }
 
 }  // namespace edgellm

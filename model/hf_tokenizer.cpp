@@ -29,8 +29,8 @@ constexpr std::array kSamplingKeys = {"do_sample", "temperature", "top_k",
 
 class TokenizerReader {
  public:
-  TokenizerReader(const std::string& folder, const ModelConfig& config)
-      : folder_(folder), config_(config) {}
+  TokenizerReader(const HfTokenizerFiles& files, const ModelConfig& config)
+      : files_(files), config_(config) {}
 
   HfTokenizer read();
 
@@ -48,7 +48,7 @@ class TokenizerReader {
   std::string chat_template(const Json& tokenizer_config) const;
   bool in_vocabulary(int64_t id) const { return id >= 0 && id < config_.vocab; }
 
-  std::string folder_;
+  const HfTokenizerFiles& files_;
   const ModelConfig& config_;
   HfTokenizer result_;
   std::map<std::string, int64_t> ids_;    // every token of the tokenizer
@@ -57,7 +57,7 @@ class TokenizerReader {
 };
 
 Json TokenizerReader::read_json(const std::string& name) const {
-  const std::string path = folder_ + "/" + name;
+  const std::string path = files_.path_of(name);
   if (!path_exists(path)) return Json::object();
   return parse_json_object(read_text_file(path, kMaxSmallFileBytes), path, "");
 }
@@ -65,7 +65,7 @@ Json TokenizerReader::read_json(const std::string& name) const {
 // Without this a model whose only tokenizer is one that we cannot read would become a file that
 // takes no text, and nobody would know why.
 void TokenizerReader::refuse_sentencepiece() const {
-  const std::string path = folder_ + "/tokenizer.model";
+  const std::string path = files_.path_of("tokenizer.model");
   if (!path_exists(path)) return;
   throw Error(ExitCode::kUnsupported,
               printable_path(path) +
@@ -74,7 +74,7 @@ void TokenizerReader::refuse_sentencepiece() const {
 }
 
 void TokenizerReader::read_tokenizer_json() {
-  const std::string path = folder_ + "/tokenizer.json";
+  const std::string path = files_.path_of("tokenizer.json");
   if (!path_exists(path)) {
     refuse_sentencepiece();
     return;
@@ -139,7 +139,7 @@ void TokenizerReader::add_stop_ids(const Json& json, const std::string& file) {
   for (const Json& value : list) {
     int64_t id = 0;
     if (!integer_in(value, 0, config_.vocab - 1, id)) {
-      fail_file(folder_ + "/" + file, "eos_token_id is " + value_text(value) +
+      fail_file(files_.path_of(file), "eos_token_id is " + value_text(value) +
                                           ", expected ids from 0 to " +
                                           std::to_string(config_.vocab - 1));
     }
@@ -181,7 +181,7 @@ void TokenizerReader::read_bos(const std::vector<const Json*>& token_files,
     if (found == json->end() || found->is_null()) continue;
     int64_t id = 0;
     if (!integer_in(*found, 0, config_.vocab - 1, id)) {
-      fail_file(folder_ + "/" + file, "bos_token_id is " + value_text(*found) +
+      fail_file(files_.path_of(file), "bos_token_id is " + value_text(*found) +
                                           ", expected an id from 0 to " +
                                           std::to_string(config_.vocab - 1));
     }
@@ -191,7 +191,7 @@ void TokenizerReader::read_bos(const std::vector<const Json*>& token_files,
 }
 
 std::string TokenizerReader::chat_template(const Json& tokenizer_config) const {
-  const std::string jinja_path = folder_ + "/chat_template.jinja";
+  const std::string jinja_path = files_.path_of("chat_template.jinja");
   if (path_exists(jinja_path)) {
     std::string text = read_text_file(jinja_path, kMaxSmallFileBytes);
     if (!is_utf8(text)) fail_file(jinja_path, "is not UTF-8 text");
@@ -200,7 +200,7 @@ std::string TokenizerReader::chat_template(const Json& tokenizer_config) const {
   const auto found = tokenizer_config.find("chat_template");
   if (found == tokenizer_config.end() || found->is_null()) return "";
   if (found->is_string()) return found->get<std::string>();
-  const std::string path = folder_ + "/tokenizer_config.json";
+  const std::string path = files_.path_of("tokenizer_config.json");
   if (!found->is_array()) fail_file(path, "chat_template is neither a string nor a list");
   for (const Json& entry : *found) {
     const Fields named(entry, path, "chat_template");
@@ -236,7 +236,7 @@ HfTokenizer TokenizerReader::read() {
 
   read_bos({&tokenizer_config, &special_tokens},
            {{&config, "config.json"}, {&generation, "generation_config.json"}});
-  const Fields flags(tokenizer_config, folder_ + "/tokenizer_config.json", "");
+  const Fields flags(tokenizer_config, files_.path_of("tokenizer_config.json"), "");
   info.add_bos = flags.has("add_bos_token") && flags.boolean("add_bos_token");
   if (info.add_bos && !info.bos) flags.fail("add_bos_token is true, but no bos_token is named");
 
@@ -245,7 +245,7 @@ HfTokenizer TokenizerReader::read() {
     const auto found = generation.find(key);
     if (found == generation.end() || found->is_null()) continue;
     if (!found->is_number() && !found->is_boolean()) {
-      fail_file(folder_ + "/generation_config.json",
+      fail_file(files_.path_of("generation_config.json"),
                 std::string(key) + " is " + value_text(*found) + ", expected a number");
     }
     sampling[key] = *found;
@@ -256,8 +256,18 @@ HfTokenizer TokenizerReader::read() {
 
 }  // namespace
 
-HfTokenizer read_hf_tokenizer(const std::string& folder, const ModelConfig& config) {
-  return TokenizerReader(folder, config).read();
+HfTokenizerFiles HfTokenizerFiles::of_folder(const std::string& folder) {
+  return {folder, folder + "/tokenizer.json", folder + "/config.json"};
+}
+
+std::string HfTokenizerFiles::path_of(const std::string& name) const {
+  if (name == "tokenizer.json") return tokenizer_json;
+  if (name == "config.json") return config_json;
+  return folder.empty() ? "" : folder + "/" + name;
+}
+
+HfTokenizer read_hf_tokenizer(const HfTokenizerFiles& files, const ModelConfig& config) {
+  return TokenizerReader(files, config).read();
 }
 
 }  // namespace edgellm::model_io

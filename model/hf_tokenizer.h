@@ -14,8 +14,19 @@ struct HfTokenizer {
   std::string tokenizer_json;  // the file's text, empty where there is none
 };
 
-// Reads config.json, generation_config.json, tokenizer.json, tokenizer_config.json,
-// special_tokens_map.json and chat_template.jinja of the folder; all but the first may be missing.
-HfTokenizer read_hf_tokenizer(const std::string& folder, const ModelConfig& config);
+// Where its files are. Each may be missing.
+struct HfTokenizerFiles {
+  std::string folder;          // of those with fixed names (path_of)
+  std::string tokenizer_json;  // the path of what a folder has as tokenizer.json
+  std::string config_json;     // the path of config.json; of its keys only ids are read
+
+  // The files of a Hugging Face folder.
+  static HfTokenizerFiles of_folder(const std::string& folder);
+  // Of tokenizer.json, tokenizer_config.json, special_tokens_map.json, generation_config.json,
+  // chat_template.jinja, tokenizer.model and config.json.
+  std::string path_of(const std::string& name) const;
+};
+
+HfTokenizer read_hf_tokenizer(const HfTokenizerFiles& files, const ModelConfig& config);
 
 }  // namespace edgellm::model_io

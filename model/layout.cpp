@@ -59,8 +59,22 @@ std::vector<int64_t> matrix_shape(const ModelConfig& config, std::string_view ma
   return {config.dim, config.ffn};
 }
 
+uint64_t parameter_count(const ModelConfig& config) {
+  const auto dim = static_cast<uint64_t>(config.dim);
+  uint64_t layer = 2 * dim;
+  if (config.attn_sub_norm) layer += static_cast<uint64_t>(config.q_dim());
+  if (config.ffn_sub_norm) layer += static_cast<uint64_t>(config.ffn);
+  for (const std::string_view matrix : kMatrices) {
+    const std::vector<int64_t> shape = matrix_shape(config, matrix);
+    layer += static_cast<uint64_t>(shape[0]) * static_cast<uint64_t>(shape[1]);
+  }
+  const uint64_t table = static_cast<uint64_t>(config.vocab) * dim;
+  return table * (config.tied_head ? 1 : 2) + static_cast<uint64_t>(config.layers) * layer + dim;
+}
+
 std::vector<SectionPlan> plan_sections(const ModelConfig& config, DType embedding, DType head,
-                                       uint64_t tokenizer_json_bytes) {
+                                       uint64_t tokenizer_json_bytes,
+                                       const std::set<std::string>& row_scaled) {
   std::vector<SectionPlan> plan;
   const auto add = [&](std::string name, DType dtype, std::vector<int64_t> shape) {
     plan.push_back({std::move(name), dtype, std::move(shape)});
@@ -79,7 +93,9 @@ std::vector<SectionPlan> plan_sections(const ModelConfig& config, DType embeddin
       add(layer_section(layer, "ffn_sub_norm"), DType::kF32, {config.ffn});
     }
     for (const std::string_view matrix : kMatrices) {
-      add(layer_section(layer, matrix) + ".scale", DType::kF32, {1});
+      const std::string name = layer_section(layer, matrix);
+      const int64_t rows = matrix_shape(config, matrix)[0];
+      add(name + ".scale", DType::kF32, {row_scaled.contains(name) ? rows : 1});
     }
   }
   add(std::string(kFinalNorm), DType::kF32, {config.dim});

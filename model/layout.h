@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,8 +54,13 @@ std::string layer_section(int layer, std::string_view part);  // "layers.3.attn_
 // [rows, cols] of one of kMatrices.
 std::vector<int64_t> matrix_shape(const ModelConfig& config, std::string_view matrix);
 
-// All sections of a model with one scale per matrix, in file order: small ones, then weights.
+// Weights of all matrices and norms, a tied head once.
+uint64_t parameter_count(const ModelConfig& config);
+
+// All sections of a model in file order: small ones, then weights. Matrices have one scale, those
+// in `row_scaled` ("layers.3.q") one for each row.
 std::vector<SectionPlan> plan_sections(const ModelConfig& config, DType embedding, DType head,
-                                       uint64_t tokenizer_json_bytes);
+                                       uint64_t tokenizer_json_bytes,
+                                       const std::set<std::string>& row_scaled = {});
 
 }  // namespace edgellm::model_io

@@ -16,6 +16,7 @@
 #include "model/hash.h"
 #include "model/layout.h"
 #include "model/model_file_impl.h"
+#include "model/older_file.h"
 #include "model/text.h"
 
 static_assert(std::endian::native == std::endian::little, "the file is read as it lies in memory");
@@ -64,10 +65,9 @@ std::string foreign_format(std::string_view start) {
     return "starts like a .tmac2 file, but its line-end bytes were changed: it was copied as text; "
            "copy it again as binary";
   }
-  if (start.substr(0, 4) == "TMAC" || start.substr(0, 4) == std::string_view("TM2\0", 4)) {
-    return "is an older .tmac2 file, which cannot be read or converted by this version; convert "
-           "the "
-           "original Hugging Face folder: edgellm convert FOLDER -o OUT.tmac2";
+  if (older_format(start)) {
+    return "is an older .tmac2 file, which is converted before it runs; type: edgellm convert "
+           "OLD --tokenizer tokenizer.json -o NEW.tmac2";
   }
   if (start.substr(0, 4) == "GGUF") {
     return std::string("is a GGUF file, expected a .tmac2 file") + kConvertHint;
@@ -332,17 +332,7 @@ void ModelFile::release_pages(const DenseTensor& tensor) const {
 }
 
 uint64_t ModelFile::parameter_count() const {
-  const ModelConfig& config = impl_->metadata.config;
-  const auto dim = static_cast<uint64_t>(config.dim);
-  uint64_t layer = 2 * dim;
-  if (config.attn_sub_norm) layer += static_cast<uint64_t>(config.q_dim());
-  if (config.ffn_sub_norm) layer += static_cast<uint64_t>(config.ffn);
-  for (const std::string_view matrix : kMatrices) {
-    const std::vector<int64_t> shape = matrix_shape(config, matrix);
-    layer += static_cast<uint64_t>(shape[0]) * static_cast<uint64_t>(shape[1]);
-  }
-  const uint64_t table = static_cast<uint64_t>(config.vocab) * dim;
-  return table * (config.tied_head ? 1 : 2) + static_cast<uint64_t>(config.layers) * layer + dim;
+  return model_io::parameter_count(impl_->metadata.config);
 }
 
 const std::string& ModelFile::path() const { return impl_->path; }

@@ -39,12 +39,15 @@ void sync_folder(const std::string& folder) {
 
 ModelWriter::ModelWriter(const std::string& output, Metadata metadata,
                          const std::vector<SectionPlan>& plan,
-                         const std::vector<FileIdentity>& inputs)
-    : output_(output), folder_(folder_of(output)), metadata_(std::move(metadata)) {
+                         const std::vector<FileIdentity>& inputs, bool dry_run)
+    : output_(output),
+      folder_(folder_of(output)),
+      dry_run_(dry_run),
+      metadata_(std::move(metadata)) {
   check_target(inputs);
   place_sections(plan);
   check_free_space();
-  create_temp_file();
+  if (!dry_run_) create_temp_file();
 }
 
 ModelWriter::~ModelWriter() {
@@ -127,6 +130,7 @@ void ModelWriter::create_temp_file() {
 }
 
 void ModelWriter::write(uint64_t offset, const void* data, size_t bytes) {
+  if (dry_run_) return;
   const auto* from = static_cast<const char*>(data);
   while (bytes > 0) {
     const size_t step = std::min(bytes, size_t{1} << 30);
@@ -185,6 +189,7 @@ void ModelWriter::set_golden(const Golden& golden) {
 }
 
 void ModelWriter::commit() {
+  require(!dry_run_, "a dry run has nothing to commit");
   if (::fsync(fd_.get()) != 0) fail_system(output_, "cannot be written");
   ModelFile::open(temp_path_);  // what the reader refuses must not get the name
   if (::rename(temp_path_.c_str(), output_.c_str()) != 0) {

@@ -30,13 +30,15 @@ class ModelWriter {
 
   // The metadata's sections and golden are made here; `inputs` are files that must not be
   // overwritten. Failures are Error (kRuntime).
+  // A dry run checks all that a real one does, and writes no byte: no golden, no commit().
   ModelWriter(const std::string& output, Metadata metadata, const std::vector<SectionPlan>& plan,
-              const std::vector<FileIdentity>& inputs);
+              const std::vector<FileIdentity>& inputs, bool dry_run = false);
   ~ModelWriter();
   ModelWriter(const ModelWriter&) = delete;
   ModelWriter& operator=(const ModelWriter&) = delete;
 
   uint64_t file_bytes() const { return file_bytes_; }
+  const Metadata& metadata() const { return metadata_; }
   const std::string& temp_path() const { return temp_path_; }
 
   void append(std::string_view section, const void* data, size_t bytes);
@@ -61,6 +63,7 @@ class ModelWriter {
   std::string output_;
   std::string folder_;
   std::string temp_path_;  // empty while there is no such file
+  bool dry_run_ = false;
   FileDescriptor fd_;
   Metadata metadata_;
   std::unordered_map<std::string, SectionState> states_;

@@ -103,6 +103,11 @@ Checkpoint::Checkpoint(const std::string& folder) {
   }
 }
 
+Checkpoint::Checkpoint(InputFile file, std::map<std::string, CheckpointTensor> tensors)
+    : tensors_(std::move(tensors)) {
+  files_.push_back(std::move(file));
+}
+
 void Checkpoint::add_shards(const std::string& folder, const std::string& index_path) {
   const Json json = parse_json_object(read_text_file(index_path, kMaxIndexBytes), index_path, "");
   const Fields map = Fields(json, index_path, "").object("weight_map");
@@ -185,6 +190,13 @@ const CheckpointTensor* Checkpoint::find(const std::string& name) const {
 void Checkpoint::read(const CheckpointTensor& tensor, uint64_t at, void* to, size_t bytes) const {
   require(at <= tensor.bytes && bytes <= tensor.bytes - at, "a range of the tensor");
   files_[tensor.file].read(tensor.offset + at, to, bytes);
+}
+
+void Checkpoint::read_scales(const CheckpointTensor& tensor, uint64_t first, float* to,
+                             size_t n) const {
+  const auto rows = static_cast<uint64_t>(tensor.shape.at(0));
+  require(first <= rows && n <= rows - first, "rows of the tensor");
+  files_[tensor.file].read(tensor.scales_offset + 4 * first, to, 4 * n);
 }
 
 }  // namespace edgellm::model_io

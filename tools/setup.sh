@@ -11,6 +11,8 @@ packages=(
   libutf8proc-dev    # Unicode normalisation
   libxxhash-dev      # checksums
   catch2 zlib1g-dev  # tests
+  groff-base zsh fish  # tests of man pages and completions
+  file               # Debian package
 )
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then

@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/primitives.h"
+#include "tests/support/environment.h"
 #include "tests/support/hashed_models.h"
 #include "tests/support/ref_model.h"
 
@@ -30,25 +31,6 @@ std::unique_ptr<Backend> backend_for(const ModelFile& model, KvType type, int th
   options.max_rows = 512;
   return make_cpu_backend(model, options);
 }
-
-// Sets EDGELLM_ISA while it lives.
-class ForcedIsa {
- public:
-  explicit ForcedIsa(const char* name) {
-    if (const char* old = std::getenv("EDGELLM_ISA")) old_ = old;
-    setenv("EDGELLM_ISA", name, 1);
-  }
-  ~ForcedIsa() {
-    if (old_.empty()) {
-      unsetenv("EDGELLM_ISA");
-    } else {
-      setenv("EDGELLM_ISA", old_.c_str(), 1);
-    }
-  }
-
- private:
-  std::string old_;
-};
 
 TEST_CASE("the logits of every listed model have the recorded hashes") {
   const bool write = std::getenv("EDGELLM_WRITE_HASHES") != nullptr;
@@ -128,7 +110,7 @@ TEST_CASE("bits do not depend on instruction set, threads, chunking or company")
     const std::string expected =
         run_case(*backend_for(model, KvType::kF16, 1), prompt, 4, 512).hash();
     for (const cpu::Primitives* isa : cpu::usable_isas()) {
-      const ForcedIsa forced(isa->name);
+      const WithVariable forced("EDGELLM_ISA", isa->name);
       for (int threads : {1, 2, 3}) {
         const auto backend = backend_for(model, KvType::kF16, threads);
         for (int chunk : {1, 7, 64, 512}) {

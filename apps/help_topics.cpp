@@ -1,0 +1,41 @@
+#include "apps/help_topics.h"
+
+#include "base/error.h"
+
+namespace edgellm {
+
+const std::vector<EnvironmentVariable>& environment_variables() {
+  static const std::vector<EnvironmentVariable> variables = {
+      {"EDGELLM_MODELS",
+       "Folders with models, separated by colons. A MODEL that is no path is looked for there, "
+       "then in the user's model folder."},
+      {"XDG_DATA_HOME",
+       "The user's model folder is edgellm/models in this folder, ~/.local/share unless set."},
+      {"HOME", "The home folder, for ~/.local/share."},
+      {"CUDA_VISIBLE_DEVICES",
+       "Which GPUs there are, in which order; read by NVIDIA's driver. Set and empty: none."},
+      {"EDGELLM_ISA",
+       "Instruction set of the CPU kernels: portable, avx2 or avx512, for comparing them. The "
+       "result is the same."},
+  };
+  return variables;
+}
+
+const std::vector<ExitStatus>& exit_statuses() {
+  const auto code = [](ExitCode value) { return std::to_string(static_cast<int>(value)); };
+  static const std::vector<ExitStatus> statuses = {
+      {code(ExitCode::kSuccess), "Success."},
+      {code(ExitCode::kRuntime),
+       "Runtime failure: input/output, memory, a value that is not finite, an internal error."},
+      {code(ExitCode::kUsage), "Wrong command line, or a prompt that is empty or not UTF-8."},
+      {code(ExitCode::kModelFile), "Model file missing, corrupt or unreadable."},
+      {code(ExitCode::kUnsupported), "Recognised, but not supported."},
+      {code(ExitCode::kDevice), "No device memory, or no usable GPU where one was demanded."},
+      {code(ExitCode::kPromptDoesNotFit), "The prompt does not fit the context."},
+      {code(ExitCode::kVerification), "verify: the file is readable, but a check failed."},
+      {"129, 130, 143", "Ended by SIGHUP, SIGINT, SIGTERM."},
+  };
+  return statuses;
+}
+
+}  // namespace edgellm

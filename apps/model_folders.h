@@ -1,0 +1,19 @@
+// Where a MODEL of the command line is: a path, or a name in one of the model folders.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace edgellm {
+
+// The folders of EDGELLM_MODELS, then edgellm/models in the user's data folder, whether they exist
+// or not.
+std::vector<std::string> model_folders();
+
+// The file that `name` means. In this order: a file of that path; the path with .tmac2 added; for
+// a relative path, the same two in each of the model folders. Nothing but exactly that name is
+// taken: two different files of it in the model folders, and names that are only similar, are
+// Error (kModelFile) with the candidates.
+std::string find_model(const std::string& name);
+
+}  // namespace edgellm

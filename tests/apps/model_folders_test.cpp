@@ -1,0 +1,124 @@
+// Which file a MODEL means: exactly the one that was asked for, or an error.
+#include "apps/model_folders.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "base/error.h"
+#include "tests/apps/program.h"
+#include "tests/support/environment.h"
+
+namespace edgellm::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Three model folders: two of EDGELLM_MODELS, and the user's.
+struct Folders {
+  TempDir temp;
+  std::string a = make("a");
+  std::string b = make("b");
+  std::string user = make("data/edgellm/models");
+  WithVariable models{"EDGELLM_MODELS", ":" + a + ":/nowhere/models::" + b};
+  WithVariable data{"XDG_DATA_HOME", temp / "data"};
+
+  std::string make(const std::string& name) const {
+    fs::create_directories(temp.path() / name);
+    return temp / name;
+  }
+  std::string add(const std::string& path) const { return write_file(temp, path, "x"); }
+};
+
+void check_error(const std::string& name, const std::vector<std::string>& parts) {
+  std::string message;
+  try {
+    message = "found " + find_model(name);
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kModelFile);
+    message = error.what();
+  }
+  INFO(message);
+  for (const std::string& part : parts) CHECK(message.find(part) != std::string::npos);
+}
+
+TEST_CASE("the model folders") {
+  const Folders folders;
+  using List = std::vector<std::string>;
+  CHECK(model_folders() == List{folders.a, "/nowhere/models", folders.b, folders.user});
+  const WithVariable home("HOME", "/home/me");
+  const WithVariable relative("XDG_DATA_HOME", "data");
+  const WithVariable none("EDGELLM_MODELS", "");
+  CHECK(model_folders() == List{"/home/me/.local/share/edgellm/models"});
+  const WithVariable homeless("HOME", "");
+  CHECK(model_folders().empty());
+}
+
+TEST_CASE("a path comes first, then the path with the ending") {
+  const Folders folders;
+  const std::string both = folders.add("m");
+  folders.add("m.tmac2");
+  CHECK(find_model(both) == both);
+  fs::remove(both);
+  CHECK(find_model(both) == both + ".tmac2");
+  // A folder is no model, what stands beside it may be.
+  fs::create_directory(both);
+  CHECK(find_model(both) == both + ".tmac2");
+  fs::remove(both + ".tmac2");
+  check_error(both, {"is a folder", "edgellm convert " + both});
+  check_error(both + "/", {"is a folder"});
+}
+
+TEST_CASE("a name is looked for in the model folders") {
+  const Folders folders;
+  const std::string in_b = folders.add("b/story.tmac2");
+  const std::string in_user = folders.add("data/edgellm/models/other.bin");
+  fs::create_directory(folders.b + "/org");
+  const std::string nested = folders.add("b/org/big.tmac2");
+  CHECK(find_model("story") == in_b);
+  CHECK(find_model("story.tmac2") == in_b);
+  CHECK(find_model("other.bin") == in_user);
+  CHECK(find_model("org/big") == nested);
+  check_error("other", {"no model file other, and no such model in " + folders.a});
+  check_error("../b/story", {"no model file ../b/story"});
+  check_error("./story", {"no model file ./story;"});
+  check_error("", {"no model file"});
+  check_error("/nowhere/story", {"no model file /nowhere/story;"});
+}
+
+TEST_CASE("two models of one name are ambiguous, two names of one are not") {
+  const Folders folders;
+  const std::string in_a = folders.add("a/story.tmac2");
+  fs::create_symlink(in_a, folders.b + "/story.tmac2");
+  CHECK(find_model("story") == in_a);
+  fs::remove(folders.b + "/story.tmac2");
+  const std::string in_b = folders.add("b/story.tmac2");
+  check_error("story", {"ambiguous", in_a + " and " + in_b, "give the path"});
+  CHECK(find_model(in_b) == in_b);
+}
+
+TEST_CASE("a similar name is never taken, only shown") {
+  const Folders folders;
+  const std::string in_a = folders.add("a/storyteller.tmac2");
+  const std::string in_b = folders.add("b/storytellers.tmac2");
+  check_error("storyteler", {"no model file storyteler", "did you mean " + in_a + "?"});
+  check_error("story", {"did you mean " + in_a + " or " + in_b + "?"});
+  check_error("STORYTELLER", {"did you mean " + in_a + "?"});
+  check_error(folders.a + "/storytelle", {"did you mean " + in_a + "?"});
+  check_error("xyzzy", {"no model file xyzzy", "give the path of a .tmac2 file"});
+}
+
+TEST_CASE("commands take names of models") {
+  const TempDir folder;
+  fs::create_symlink(demo_model(), folder.path() / "teller.tmac2");
+  const WithVariable models("EDGELLM_MODELS", folder.path().string());
+  CHECK(run({"tokenize", "teller", "Once"}).exit_code == 0);
+  const auto info = json_of(run({"info", "teller", "--json"}));
+  CHECK(info == json_of(run({"info", folder / "teller.tmac2", "--json"})));
+  const Result missing = run({"run", "telller", "-p", "x"});
+  CHECK(missing.exit_code == 3);
+  CHECK(missing.err.find("did you mean " + (folder / "teller.tmac2") + "?") != std::string::npos);
+  CHECK(missing.err.find('\n') == missing.err.size() - 1);
+}
+
+}  // namespace
+}  // namespace edgellm::test

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# package_test.sh BUILD_FOLDER: installs the build into an empty place, makes the Debian package,
+# and looks at both. As root the package is installed by dpkg too, into a root of its own.
+set -euo pipefail
+build=$1
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+
+fail() {
+  echo "package_test: $*" >&2
+  exit 1
+}
+
+# check_tree PREFIX ZSH_FOLDER: the program runs, and the files beside it are what it says itself.
+check_tree() {
+  local prefix=$1 zsh_folder=$2 command shell
+  local program=$prefix/bin/edgellm
+  "$program" --version | grep -q '^edgellm ' || fail "$program does not run"
+  local -A scripts=([bash]=bash-completion/completions/edgellm
+    [zsh]=zsh/$zsh_folder/_edgellm [fish]=fish/vendor_completions.d/edgellm.fish)
+  for shell in "${!scripts[@]}"; do
+    "$program" completion "$shell" | cmp - "$prefix/share/${scripts[$shell]}" || fail "$shell"
+  done
+  "$program" help --man | cmp - <(zcat "$prefix/share/man/man1/edgellm.1.gz") || fail "edgellm.1"
+  for command in $("$program" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z][a-z-]*\) .*/\1/p'); do
+    "$program" help "$command" --man |
+      cmp - <(zcat "$prefix/share/man/man1/edgellm-$command.1.gz") || fail "edgellm-$command.1"
+  done
+  [[ -s $prefix/share/doc/edgellm/README.md ]] || fail "README.md"
+  [[ -s $prefix/share/doc/edgellm/docs/cli.md ]] || fail "docs/cli.md"
+  grep -q 'Permission is hereby granted' "$prefix/share/doc/edgellm/copyright" || fail "licence"
+}
+
+cmake --install "$build" --prefix "$place/installed" >/dev/null
+check_tree "$place/installed" site-functions
+
+for tool in cpack dpkg-deb dpkg-shlibdeps file; do
+  if ! command -v "$tool" >/dev/null; then
+    echo "[skipped] no $tool"
+    exit 0
+  fi
+done
+cpack --config "$build/CPackConfig.cmake" -G DEB -B "$place/package" >/dev/null
+packages=("$place"/package/*.deb)
+[[ ${#packages[@]} == 1 ]] || fail "expected one package, got ${packages[*]}"
+package=${packages[0]}
+for library in libc6 libonig libutf8proc libxxhash; do
+  dpkg-deb --field "$package" Depends | grep -q "$library" || fail "Depends lacks $library"
+done
+dpkg-deb --extract "$package" "$place/extracted"
+check_tree "$place/extracted/usr" vendor-completions
+
+if ((EUID == 0)); then
+  root=$place/root
+  mkdir -p "$root"/var/lib/dpkg/{info,updates}
+  touch "$root"/var/lib/dpkg/{status,available}
+  # The libraries it depends on are outside of this root.
+  dpkg --root="$root" --force-depends --install "$package" >/dev/null 2>&1
+  check_tree "$root/usr" vendor-completions
+  dpkg --root="$root" --purge edgellm >/dev/null 2>&1
+  [[ ! -e $root/usr/bin/edgellm && ! -e $root/usr/share/man/man1/edgellm.1.gz ]] ||
+    fail "purge leaves files behind"
+fi
+echo "package_test: $(basename "$package") is in order"
