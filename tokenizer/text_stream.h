@@ -1,7 +1,8 @@
 // Turns a stream of ids into text that may be shown at once.
 //
-// Two things are held back: the bytes of a UTF-8 character that is not complete yet, and text that
-// may turn out to be the beginning of a stop string. Whatever push() returns is final.
+// Held back are the bytes of a UTF-8 character that is not complete yet (with byte fallback: of a
+// run of bytes), and text that may turn out to be the beginning of a stop string. Whatever push()
+// returns is final.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,7 @@ class TextStream {
 
   const Tokenizer* tokenizer_;
   std::vector<std::string> stop_strings_;
+  DecodeState decode_state_;
   std::string pending_bytes_;  // not yet a whole UTF-8 character
   std::string pending_text_;   // valid UTF-8 that may begin a stop string
   bool stopped_ = false;
