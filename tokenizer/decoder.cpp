@@ -192,11 +192,11 @@ void Decoder::feed_stripped(size_t index, const Strip& strip, std::string_view t
 }
 
 void Decoder::finish(DecodeState& state, std::string& out) const {
-  if (state.steps.empty()) return;
-  for (size_t index = 0; index < steps_.size(); ++index) {
+  for (size_t index = 0; index < state.steps.size(); ++index) {
     if (std::holds_alternative<ByteFallback>(steps_[index])) release_bytes(index, state, out);
+    // What Strip still holds is the end that it cuts off.
+    state.steps[index].held.clear();
   }
-  state.steps.clear();  // what Strip still holds is the end that it cuts off
 }
 
 void Decoder::token_bytes(std::string_view token, std::string& out) const {

@@ -31,7 +31,7 @@ class Decoder {
   // a character.
   void push(std::string_view token, DecodeState& state, std::string& out) const;
 
-  // No more tokens: appends what was held back.
+  // No more tokens: appends what was held back. More may come all the same, as behind that text.
   void finish(DecodeState& state, std::string& out) const;
 
   // Replaces `out` by the bytes of a token that stands in the middle of a text.

@@ -49,6 +49,14 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop
   }
 }
 
+void TextStream::start_behind(std::span<const int32_t> ids) {
+  std::string text_before;
+  for (const int32_t id : ids) {
+    if (!tokenizer_->is_special(id)) tokenizer_->decode_next(id, decode_state_, text_before);
+  }
+  tokenizer_->decode_end(decode_state_, text_before);
+}
+
 std::string TextStream::push(int32_t id) {
   if (stopped_ || tokenizer_->is_special(id)) return {};
   tokenizer_->decode_next(id, decode_state_, pending_bytes_);

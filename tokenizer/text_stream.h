@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@ class TextStream {
   // `tokenizer` must outlive the stream. Stop strings that are empty or not valid UTF-8 are a
   // contract violation. The one that begins first in the text wins, whatever completes first.
   TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop_strings);
+
+  // What comes stands behind the text of `ids`, so a space that would be left out in front stays
+  // ("Once upon" + " a time"). Before the first push().
+  void start_behind(std::span<const int32_t> ids);
 
   // Appends one id and returns the text that became final, valid UTF-8. Special tokens add none.
   // Bytes that can no longer become a character are replaced by U+FFFD.

@@ -235,6 +235,19 @@ TEST_CASE("the space in front goes, and only that one") {
   CHECK(tokenizer.decode(Ids{kBos, kSpaceA}, false) == "<s> a");
 }
 
+TEST_CASE("a stream behind a text keeps the space in front") {
+  const Tokenizer tokenizer = load(llama2(kTokens, kMerges));
+  const auto behind = [&](const Ids& before, int32_t id) {
+    TextStream stream(tokenizer, {});
+    stream.start_behind(before);
+    const std::string text = stream.push(id);
+    return text + stream.finish();
+  };
+  CHECK(behind({kBos, kSpaceA}, kSpaceA) == " a");
+  CHECK(behind({kBos}, kSpaceA) == "a");
+  CHECK(behind({kBos, kA, byte_id(0xC3)}, byte_id(0xA9)) == kReplacement);  // a run of its own
+}
+
 TEST_CASE("a run of byte tokens is text, or U+FFFD for each byte") {
   const Tokenizer tokenizer = load(llama2(kTokens, kMerges));
   TextStream stream(tokenizer, {});
