@@ -232,7 +232,6 @@ void Bpe::encode_characters(std::string_view word, Scratch& scratch,
     unk_pending = true;
   }
   if (unk_pending) add_missing(options_.unk_id, word.size());
-  if (!can_cut_) run_begin = 0;
   end_run(word.size());
 }
 

@@ -22,39 +22,6 @@ constexpr int32_t kUnk = 0, kBos = 1, kFirstByte = 3, kFirstCharacter = kFirstBy
 
 int32_t byte_id(int byte) { return kFirstByte + byte; }
 
-// LLaMA-2's pipeline with the ids 0 <unk>, 1 <s>, 2 </s>, 3 + b the bytes, then `tokens` in order.
-json llama2(const std::vector<std::string>& tokens,
-            const std::vector<std::pair<std::string, std::string>>& merges = {}) {
-  json tree = tiny_tokenizer();
-  json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
-  for (int byte = 0; byte < 256; ++byte) {
-    vocab[tok::fallback_token(static_cast<uint8_t>(byte))] = byte_id(byte);
-  }
-  for (const std::string& token : tokens) vocab[token] = vocab.size();
-  tree["model"]["vocab"] = vocab;
-  tree["model"]["merges"] = merges;
-  tree["model"]["unk_token"] = "<unk>";
-  tree["model"]["fuse_unk"] = true;
-  tree["model"]["byte_fallback"] = true;
-  for (const char* token : {"<unk>", "<s>", "</s>"}) {
-    add_token(tree, token)["special"] = true;
-    tree["added_tokens"].back()["id"] = vocab[token];
-  }
-  tree["normalizer"] = {
-      {"type", "Sequence"},
-      {"normalizers",
-       {{{"type", "Prepend"}, {"prepend", "\u2581"}},
-        {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}}}}};
-  tree["pre_tokenizer"] = nullptr;
-  tree["decoder"] = {{"type", "Sequence"},
-                     {"decoders",
-                      {{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}},
-                       {{"type", "ByteFallback"}},
-                       {{"type", "Fuse"}},
-                       {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}};
-  return tree;
-}
-
 // 259 is the space, then a, b and what merges make.
 const std::vector<std::string> kTokens = {"\u2581", "a", "b", "\u2581a", "ab", "\u2581ab"};
 const std::vector<std::pair<std::string, std::string>> kMerges = {
@@ -72,7 +39,7 @@ json metaspace(const std::string& scheme, bool split) {
 }
 
 TEST_CASE("LLaMA-2's pipeline") {
-  const Tokenizer tokenizer = load(llama2(kTokens, kMerges));
+  const Tokenizer tokenizer = load(tiny_sentencepiece(kTokens, kMerges));
   CHECK(tokenizer.encode("ab a", false) == Ids{kSpaceAB, kSpaceA});
   CHECK(tokenizer.encode(" ab", false) == Ids{kSpace, kSpaceAB});
   CHECK(tokenizer.encode("", false).empty());
@@ -88,7 +55,7 @@ TEST_CASE("LLaMA-2's pipeline") {
 }
 
 TEST_CASE("unknown characters, one by one or fused") {
-  json tree = llama2(kTokens, kMerges);
+  json tree = tiny_sentencepiece(kTokens, kMerges);
   tree["model"]["byte_fallback"] = false;
   CHECK(load(tree).encode("xyaz", false) == Ids{kSpace, kUnk, kA, kUnk});
   tree["model"]["fuse_unk"] = false;
@@ -112,7 +79,7 @@ TEST_CASE("unknown characters, one by one or fused") {
 }
 
 TEST_CASE("Metaspace: where a space is put in front") {
-  json tree = llama2(kTokens, kMerges);
+  json tree = tiny_sentencepiece(kTokens, kMerges);
   tree["normalizer"] = nullptr;
   const auto encode = [&](const json& pre_tokenizer, const std::string& text) {
     tree["pre_tokenizer"] = pre_tokenizer;
@@ -139,7 +106,7 @@ TEST_CASE("Metaspace: where a space is put in front") {
 }
 
 TEST_CASE("ignore_merges looks for whole words as text") {
-  json tree = llama2(kTokens, kMerges);
+  json tree = tiny_sentencepiece(kTokens, kMerges);
   tree["model"]["ignore_merges"] = true;
   tree["model"]["vocab"]["\u2581bb"] = tree["model"]["vocab"].size();
   const int32_t whole = tree["model"]["vocab"]["\u2581bb"];
@@ -206,7 +173,7 @@ TEST_CASE("cutting a text where no merge can join changes nothing") {
       merges.emplace_back(left, right);
       tokens.push_back(left + right);
     }
-    json tree = llama2(tokens, merges);
+    json tree = tiny_sentencepiece(tokens, merges);
     tree["normalizer"] = nullptr;
     SlowBpe slow;
     slow.ids = tree["model"]["vocab"].get<std::map<std::string, int32_t>>();
@@ -224,7 +191,7 @@ TEST_CASE("cutting a text where no merge can join changes nothing") {
 }
 
 TEST_CASE("the space in front goes, and only that one") {
-  const Tokenizer tokenizer = load(llama2(kTokens, kMerges));
+  const Tokenizer tokenizer = load(tiny_sentencepiece(kTokens, kMerges));
   TextStream stream(tokenizer, {});
   CHECK(stream.push(kBos).empty());  // adds no text, so the next is still the first
   CHECK(stream.push(kSpaceA) == "a");
@@ -236,7 +203,7 @@ TEST_CASE("the space in front goes, and only that one") {
 }
 
 TEST_CASE("a stream behind a text keeps the space in front") {
-  const Tokenizer tokenizer = load(llama2(kTokens, kMerges));
+  const Tokenizer tokenizer = load(tiny_sentencepiece(kTokens, kMerges));
   const auto behind = [&](const Ids& before, int32_t id) {
     TextStream stream(tokenizer, {});
     stream.start_behind(before);
@@ -249,7 +216,7 @@ TEST_CASE("a stream behind a text keeps the space in front") {
 }
 
 TEST_CASE("a run of byte tokens is text, or U+FFFD for each byte") {
-  const Tokenizer tokenizer = load(llama2(kTokens, kMerges));
+  const Tokenizer tokenizer = load(tiny_sentencepiece(kTokens, kMerges));
   TextStream stream(tokenizer, {});
   CHECK(stream.push(byte_id(0xC3)).empty());
   CHECK(stream.push(byte_id(0xA9)).empty());  // the run may go on
@@ -269,7 +236,7 @@ TEST_CASE("a run of byte tokens is text, or U+FFFD for each byte") {
 }
 
 TEST_CASE("decoders one by one") {
-  json tree = llama2(kTokens, kMerges);
+  json tree = tiny_sentencepiece(kTokens, kMerges);
   const auto decode = [&](const json& decoder, const Ids& ids) {
     tree["decoder"] = decoder;
     return load(tree).decode(ids, false);
@@ -299,7 +266,7 @@ TEST_CASE("decoders one by one") {
 }
 
 TEST_CASE("normalizers") {
-  json tree = llama2(kTokens, kMerges);
+  json tree = tiny_sentencepiece(kTokens, kMerges);
   const auto normalized = [&](const json& normalizer, const std::string& text) {
     tree["normalizer"] = normalizer;
     const Tokenizer tokenizer = load(tree);
@@ -311,11 +278,17 @@ TEST_CASE("normalizers") {
   CHECK(normalized(replace, "xxayxy") == "<>ay<><>");
   const json literal = {{"type", "Replace"}, {"pattern", {{"String", ".*"}}}, {"content", ""}};
   CHECK(normalized(literal, "a.*b.") == "ab.");
+  const json twice = {{"type", "Replace"}, {"pattern", {{"String", "xx"}}}, {"content", "y"}};
+  CHECK(normalized(twice, "xxxaxxxx") == "yxayy");
   json strip = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}};
   CHECK(normalized(strip, " \n\u3000a \u00a0") == "a \u00a0");
   strip["strip_right"] = true;
   CHECK(normalized(strip, " \n\u3000a \u00a0") == "a");
   CHECK(normalized(strip, " ").empty());
+  const json prepend = {{"type", "Prepend"}, {"prepend", "x"}};
+  const json strip_prepend = {{"type", "Sequence"}, {"normalizers", {strip, prepend}}};
+  CHECK(normalized(strip_prepend, " a") == "xa");
+  CHECK(normalized(strip_prepend, " ").empty());  // nothing is put before nothing
   CHECK(normalized({{"type", "NFD"}}, "\u1ea1\ufb01") == "a\u0323\ufb01");
   CHECK(normalized({{"type", "NFKD"}}, "\u1ea1\ufb01\u00bd") == "a\u0323fi1\u20442");
   CHECK(normalized({{"type", "NFKC"}}, "a\u0323\ufb01\uff21") == "\u1ea1fiA");
@@ -324,7 +297,7 @@ TEST_CASE("normalizers") {
 
 // Streams against the whole list, with the stop strings looked for in the whole text.
 TEST_CASE("any stream of pieces gives the same as the whole text") {
-  json tree = llama2(kTokens, kMerges);
+  json tree = tiny_sentencepiece(kTokens, kMerges);
   const std::vector<json> some_decoders = {
       tree["decoder"], metaspace("first", true),
       decoders({{{"type", "ByteFallback"}}, metaspace("never", true)}),
@@ -363,8 +336,8 @@ TEST_CASE("any stream of pieces gives the same as the whole text") {
 
 // Quadratic work on these texts takes minutes to hours; the bound is for slow, busy machines.
 TEST_CASE("a megabyte without a space takes no more than seconds") {
-  const json tree = llama2({"\u2581", "a", "aa", "aaaa", "\u2581\u2581"},
-                           {{"a", "a"}, {"aa", "aa"}, {"\u2581", "\u2581"}});
+  const json tree = tiny_sentencepiece({"\u2581", "a", "aa", "aaaa", "\u2581\u2581"},
+                                       {{"a", "a"}, {"aa", "aa"}, {"\u2581", "\u2581"}});
   const Tokenizer tokenizer = load(tree);
   std::string bytes;
   for (int i = 0; i < 300'000; ++i) bytes += "\u4e2d";

@@ -69,6 +69,15 @@ TEST_CASE("NFC") {
   CHECK(tok::may_change("\u212b", tok::NormalForm::kNfc));
 }
 
+// What came after Unicode 9 stays as it is, and nothing is ordered or composed across it.
+TEST_CASE("young characters take no part in normalisation") {
+  CHECK(tok::to_form("\u32ff\u32d0", tok::NormalForm::kNfkc) == "\u32ff\u30a2");   // 12.1, 1.1
+  CHECK(tok::to_form("q\u09fe\u0323", tok::NormalForm::kNfc) == "q\u09fe\u0323");  // 11
+  CHECK(tok::to_form("q\u0307\u0323", tok::NormalForm::kNfc) == "q\u0323\u0307");
+  CHECK(tok::to_form("\U00011935\U00011930", tok::NormalForm::kNfc) ==
+        "\U00011935\U00011930");  // 13: would compose
+}
+
 TEST_CASE("a long run of marks keeps the order of equals") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
@@ -98,10 +107,11 @@ TEST_CASE("properties") {
     if (c != 0) CHECK(tok::is_numeric(c));
   }
   for (const char32_t c : U"a-\u4e00") CHECK_FALSE(tok::is_numeric(c));
-  for (const char32_t c : U"!+<=`~$_\u3002\u00bf") {
+  // U+166D was punctuation in Unicode 8; U+09FD became a character in 10.
+  for (const char32_t c : U"!+<=`~$_\u3002\u00bf\u166d") {
     if (c != 0) CHECK(tok::is_punctuation(c));
   }
-  for (const char32_t c : U"a5 \u20ac\u00b1") CHECK_FALSE(tok::is_punctuation(c));
+  for (const char32_t c : U"a5 \u20ac\u00b1\u09fd") CHECK_FALSE(tok::is_punctuation(c));
 }
 
 }  // namespace
