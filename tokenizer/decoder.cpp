@@ -16,6 +16,9 @@ constexpr const char* kSupported =
 
 constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
+// What a token may become beside a multiple of its length.
+constexpr size_t kSlack = 1024;
+
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
@@ -112,6 +115,7 @@ void Decoder::add_steps(const JsonNode& node, bool& fused) {
   } else {
     node.refuse("the decoder " + in_quotes(type), kSupported);
   }
+  check_steps(steps_.size(), node);
 }
 
 void Decoder::push(std::string_view token, DecodeState& state, std::string& out) const {
@@ -153,7 +157,7 @@ void Decoder::feed(size_t index, std::string_view token, DecodeState& state,
         (is_first || spaces->whole_text) && spaces->settings.prepend != Metaspace::Prepend::kNever;
     feed(index + 1, spaced(spaces->settings, token, drop), state, out);
   } else {
-    std::get<Replacement>(step).apply(token, text);
+    std::get<Replacement>(step).apply(token, growth_limit(token.size(), kSlack), text);
     feed(index + 1, text, state, out);
   }
 }
@@ -220,7 +224,7 @@ void Decoder::token_bytes(std::string_view token, std::string& out) const {
           spaces->whole_text && spaces->settings.prepend != Metaspace::Prepend::kNever;
       next = spaced(spaces->settings, out, drop);
     } else {
-      std::get<Replacement>(step).apply(out, next);
+      std::get<Replacement>(step).apply(out, growth_limit(token.size(), kSlack), next);
     }
     out.swap(next);
   }

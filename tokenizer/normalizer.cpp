@@ -24,7 +24,7 @@ std::string_view strip(std::string_view text, bool left, bool right) {
 
 }  // namespace
 
-Normalizer::Normalizer(const JsonNode& node) { add_steps(node); }
+Normalizer::Normalizer(const JsonNode& node) : where_(node.path()) { add_steps(node); }
 
 void Normalizer::add_steps(const JsonNode& node) {
   static const std::map<std::string, NormalForm, std::less<>> kForms = {
@@ -50,9 +50,11 @@ void Normalizer::add_steps(const JsonNode& node) {
   } else {
     node.refuse("the normalizer " + in_quotes(type), kSupported);
   }
+  check_steps(steps_.size(), node);
 }
 
-bool Normalizer::apply_step(const Step& step, std::string_view text, std::string& out) {
+bool Normalizer::apply_step(const Step& step, std::string_view text, size_t limit,
+                            std::string& out) const {
   if (const NormalForm* form = std::get_if<NormalForm>(&step)) {
     if (!may_change(text, *form)) return false;
     out = to_form(text, *form);
@@ -60,21 +62,23 @@ bool Normalizer::apply_step(const Step& step, std::string_view text, std::string
     if (text.empty()) return false;
     out.assign(prepend->text).append(text);
   } else if (const Replacement* replacement = std::get_if<Replacement>(&step)) {
-    replacement->apply(text, out);
+    replacement->apply(text, limit, out);
   } else if (const Strip* ends = std::get_if<Strip>(&step)) {
     out = strip(text, ends->left, ends->right);
   } else {
     out = to_alphabet(text);
   }
-  check_normalized_size(out.size());
+  check_growth(out.size(), limit, where_);
   return true;
 }
 
 bool Normalizer::apply(std::string_view text, std::string& out) const {
+  constexpr size_t kSlack = 1 << 20;
+  const size_t limit = growth_limit(text.size(), kSlack);
   bool changed = false;
   std::string next;
   for (const Step& step : steps_) {
-    if (!apply_step(step, changed ? std::string_view(out) : text, next)) continue;
+    if (!apply_step(step, changed ? std::string_view(out) : text, limit, next)) continue;
     out.swap(next);
     changed = true;
   }

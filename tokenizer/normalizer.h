@@ -22,7 +22,7 @@ class Normalizer {
   explicit Normalizer(const JsonNode& node);
 
   // False if nothing changes. Otherwise replaces `out`, which must not be what `text` is a view of.
-  // `text` is valid UTF-8. Throws Error (kUsage) for a text that becomes too long.
+  // `text` is valid UTF-8. Throws Error (kUnsupported) for a text that grows beyond growth_limit().
   bool apply(std::string_view text, std::string& out) const;
 
  private:
@@ -36,9 +36,10 @@ class Normalizer {
   using Step = std::variant<NormalForm, Prepend, Replacement, Strip, ToAlphabet>;
 
   void add_steps(const JsonNode& node);
-  static bool apply_step(const Step& step, std::string_view text, std::string& out);
+  bool apply_step(const Step& step, std::string_view text, size_t limit, std::string& out) const;
 
   std::vector<Step> steps_;
+  std::string where_;  // in the file
 };
 
 }  // namespace edgellm::tok

@@ -1,11 +1,15 @@
 #include "tokenizer/replacement.h"
 
+#include <algorithm>
+#include <cstdint>
+
 #include "base/error.h"
 #include "tokenizer/unicode.h"
 
 namespace edgellm::tok {
 
-Replacement::Replacement(const JsonNode& node) : content_(node.at("content").string()) {
+Replacement::Replacement(const JsonNode& node)
+    : content_(node.at("content").string()), where_(node.path()) {
   const JsonNode pattern = node.at("pattern");
   if (const JsonNode regex = pattern.find("Regex"); !regex.is_null()) {
     regex_.emplace(regex.string(), Regex::Syntax::kOniguruma, regex.path());
@@ -20,13 +24,13 @@ bool Replacement::is_of_one_character() const {
   return !literal_.empty() && read_utf8(literal_, 0).n_bytes == literal_.size();
 }
 
-void Replacement::apply(std::string_view text, std::string& out) const {
+void Replacement::apply(std::string_view text, size_t limit, std::string& out) const {
   out.clear();
   size_t end = 0;  // of what is in `out`
   const auto replace = [&](size_t begin, size_t n_bytes) {
     out.append(text, end, begin - end);
     out += content_;
-    check_normalized_size(out.size());
+    check_growth(out.size(), limit, where_);
     end = begin + n_bytes;
   };
   if (regex_) {
@@ -43,11 +47,22 @@ void Replacement::apply(std::string_view text, std::string& out) const {
   out.append(text, end);
 }
 
-void check_normalized_size(size_t bytes) {
-  if (bytes <= kMaxNormalizedBytes) return;
-  throw Error(ExitCode::kUsage, "the tokenizer's normalizer makes the text longer than " +
-                                    std::to_string(kMaxNormalizedBytes) +
-                                    " bytes; give it in parts");
+size_t growth_limit(size_t bytes, size_t slack) {
+  constexpr size_t kFactor = 32;
+  constexpr size_t kMax = INT32_MAX;  // Oniguruma counts in int
+  return std::min(kMax, slack + kFactor * bytes);
+}
+
+void check_growth(size_t bytes, size_t limit, const std::string& where) {
+  if (bytes <= limit) return;
+  throw Error(ExitCode::kUnsupported, where + ": makes a text or token longer than " +
+                                          std::to_string(limit) +
+                                          " bytes; supported: about 32 times its length");
+}
+
+void check_steps(size_t n_steps, const JsonNode& node) {
+  if (n_steps <= kMaxSteps) return;
+  node.refuse("step " + std::to_string(n_steps), std::to_string(kMaxSteps) + " steps");
 }
 
 }  // namespace edgellm::tok

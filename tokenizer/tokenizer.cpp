@@ -19,7 +19,7 @@ using namespace tok;
 
 namespace {
 
-// Oniguruma counts in int, and NFC can make text three times as long; other normalizers check.
+// Oniguruma counts in int, and NFC can make text three times as long.
 constexpr size_t kMaxTextBytes = 512u << 20;
 
 // The template of the post-processor: ids around those of the text.

@@ -86,6 +86,19 @@ TEST_CASE("unsupported parts are refused by name") {
                                 {"normalizers", {{{"type", "NFC"}}, {{"type", "Precompiled"}}}}};
            },
            {"normalizer.normalizers[1]", "Precompiled", "NFC"}},
+          {"too many normalizers",
+           [](json& t) {
+             t["normalizer"] = {
+                 {"type", "Sequence"},
+                 {"normalizers", json(100, {{"type", "Prepend"}, {"prepend", "x"}})}};
+           },
+           {"normalizer.normalizers[32]", "32 steps"}},
+          {"too many decoders",
+           [](json& t) {
+             t["decoder"] = {{"type", "Sequence"},
+                             {"decoders", json(100'000, {{"type", "ByteFallback"}})}};
+           },
+           {"decoder.decoders[32]", "32 steps"}},
           {"empty pattern",
            [](json& t) {
              t["normalizer"] = {
@@ -148,6 +161,25 @@ TEST_CASE("unsupported parts are refused by name") {
            [](json& t) { t["added_tokens"][0]["content"] = std::string(2000, 'x'); },
            {"added_tokens[0]", "2000", "1024"}},
       });
+}
+
+// Three of these make 2^30 letters of one.
+TEST_CASE("steps that make much of little are refused, not carried out") {
+  json tree = tiny_tokenizer();
+  const json replace = {
+      {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(1024, 'a')}};
+  const json thrice = {replace, replace, replace};
+  json decoding = tree;
+  decoding["decoder"] = {{"type", "Sequence"}, {"decoders", thrice}};
+  check_refused(decoding.dump(), ExitCode::kUnsupported, {"decoder.decoders[1]", "longer than"});
+  tree["normalizer"] = {{"type", "Sequence"}, {"normalizers", thrice}};
+  try {
+    (void)load(tree).encode("aaa", false);
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kUnsupported);
+    CHECK_THAT(error.what(), Catch::Contains("normalizer"));
+  }
 }
 
 TEST_CASE("harmless settings are taken") {
@@ -364,18 +396,7 @@ TEST_CASE("tables that appear twice are rejected") {
 }
 
 // Damage of every kind: loading ends in a tokenizer or in an Error, and a tokenizer works.
-TEST_CASE("damaged files never do worse than an error") {
-  json tree = tiny_tokenizer({{"a", "b"}, {"ab", "c"}});
-  add_token(tree, "<s>")["special"] = true;
-  tree["normalizer"] = {{"type", "NFC"}};
-  tree["pre_tokenizer"] = {{"type", "Sequence"},
-                           {"pretokenizers",
-                            {{{"type", "Split"},
-                              {"pattern", {{"Regex", "\\p{L}+|\\s+"}}},
-                              {"behavior", "MergedWithNext"},
-                              {"invert", false}},
-                             tree["pre_tokenizer"]}}};
-  const std::string good = tree.dump();
+void damage(const std::string& good) {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -410,6 +431,21 @@ TEST_CASE("damaged files never do worse than an error") {
   }
   CHECK(n_loaded > 0);
   CHECK(n_loaded < 4000);
+}
+
+TEST_CASE("damaged files never do worse than an error") {
+  json tree = tiny_tokenizer({{"a", "b"}, {"ab", "c"}});
+  add_token(tree, "<s>")["special"] = true;
+  tree["normalizer"] = {{"type", "NFC"}};
+  tree["pre_tokenizer"] = {{"type", "Sequence"},
+                           {"pretokenizers",
+                            {{{"type", "Split"},
+                              {"pattern", {{"Regex", "\\p{L}+|\\s+"}}},
+                              {"behavior", "MergedWithNext"},
+                              {"invert", false}},
+                             tree["pre_tokenizer"]}}};
+  damage(tree.dump());
+  damage(tiny_sentencepiece({"\u2581", "a", "\u2581a"}, {{"\u2581", "a"}}).dump());
 }
 
 }  // namespace
