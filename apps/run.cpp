@@ -59,9 +59,11 @@ class Answer {
     if (tokenizer != nullptr) text_stream_.emplace(*tokenizer, std::move(stop_strings));
   }
 
-  // Text to stand before the answer, where a text is printed.
-  void begin_with(const std::string& prompt) {
+  // Text to stand before the answer, where a text is printed, and its ids.
+  void begin_with(const std::string& prompt, std::span<const int32_t> ids) {
+    if (prompt.empty()) return;
     prompt_ = prompt;
+    if (text_stream_) text_stream_->start_behind(ids);
     if (streaming_ == Streaming::kText) write(prompt_);
   }
 
@@ -327,7 +329,7 @@ int run(const Flags& flags) {
   Answer answer(tokenizer_or_null, flags.stop, streaming_of(flags));
   const std::string prompt_text =
       flags.print_prompt ? shown_prompt(flags.prompt, prompt, ids, tokenizer_or_null) : "";
-  if (!flags.json) answer.begin_with(prompt_text);
+  if (!flags.json) answer.begin_with(prompt_text, ids);
   nlohmann::ordered_json details = nlohmann::ordered_json::object();  // of the token to come
   auto logprobs = nlohmann::ordered_json::array();                    // of all tokens
   GenerateRequest request;

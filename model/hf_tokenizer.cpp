@@ -69,8 +69,9 @@ void TokenizerReader::refuse_sentencepiece() const {
   if (!path_exists(path)) return;
   throw Error(ExitCode::kUnsupported,
               printable_path(path) +
-                  ": SentencePiece tokenizers are not supported yet; put a tokenizer.json with a "
-                  "byte-level BPE beside it, or move it away for a file that takes ids only");
+                  ": SentencePiece's own files are not supported; put the tokenizer.json of the "
+                  "same model beside it (transformers' AutoTokenizer writes one with "
+                  "save_pretrained), or move it away for a file that takes ids only");
 }
 
 void TokenizerReader::read_tokenizer_json() {

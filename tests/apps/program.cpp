@@ -12,8 +12,11 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+
+#include "tests/support/fixtures.h"
 
 extern char** environ;
 
@@ -206,6 +209,19 @@ std::vector<std::string> names_in(const TempDir& folder) {
 }
 
 std::string demo_model() { return EDGELLM_SOURCE_DIR "/model/demo/storyteller.tmac2"; }
+
+std::string copy_model(const TempDir& folder) {
+  const auto models = fixtures_where(is_model_folder);
+  REQUIRE(!models.empty());
+  const auto copy = folder.path() / "hf";
+  std::filesystem::create_directory(copy);
+  for (const auto& entry : std::filesystem::directory_iterator(models.front())) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("tokenizer")) continue;
+    std::filesystem::create_symlink(std::filesystem::absolute(entry.path()), copy / name);
+  }
+  return copy.string();
+}
 
 std::string tiny_model(const TempDir& folder) {
   const std::string config = write_file(folder, "config.json", R"({

@@ -71,4 +71,7 @@ std::string demo_model();
 // context 128.
 std::string tiny_model(const TempDir& folder);
 
+// A model folder of the fixtures, linked as `folder`/hf; its tokenizer files stay behind.
+std::string copy_model(const TempDir& folder);
+
 }  // namespace edgellm::test
