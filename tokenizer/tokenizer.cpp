@@ -1,5 +1,6 @@
 #include "tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -233,11 +234,12 @@ struct Tokenizer::Impl {
   PreTokenizer pre_tokenizer;
   Template special;
 
-  void encode_normalized(std::string_view text, PreTokenizer::Scratch& scratch,
-                         Bpe::Scratch& bpe_scratch, std::vector<int32_t>& ids) const {
+  void encode_normalized(std::string_view text, const AddedTokenMatcher::Counts& counts,
+                         PreTokenizer::Scratch& scratch, Bpe::Scratch& bpe_scratch,
+                         std::vector<int32_t>& ids) const {
     std::vector<Section> sections;
     std::vector<std::string_view> words;
-    added.normalized.split(text, sections);
+    added.normalized.split(text, sections, counts);
     for (const Section& section : sections) {
       if (section.id != Section::kText) {
         ids.push_back(section.id);
@@ -248,21 +250,53 @@ struct Tokenizer::Impl {
     }
   }
 
-  void encode(std::string_view text, std::vector<int32_t>& ids) const {
+  void encode(std::string_view text, std::span<const TextRange> plain,
+              std::vector<int32_t>& ids) const {
     PreTokenizer::Scratch scratch;
     Bpe::Scratch bpe_scratch(text.size());
     std::vector<Section> sections;
-    added.raw.split(text, sections);
+    added.raw.split(text, sections, outside(plain, 0));
     for (const Section& section : sections) {
       if (section.id != Section::kText) {
         ids.push_back(section.id);
         continue;
       }
       std::string_view piece = section.text;
+      auto counts = outside(plain, static_cast<size_t>(piece.data() - text.data()));
       // The scratch keeps the normalised text: cached words are views of it.
-      if (is_nfc && may_need_nfc(piece)) piece = scratch.rewritten.emplace_back(nfc(piece));
-      encode_normalized(piece, scratch, bpe_scratch, ids);
+      if (is_nfc && may_need_nfc(piece)) {
+        if (counts) counts = same_as_in(piece, counts);
+        piece = scratch.rewritten.emplace_back(nfc(piece));
+      }
+      encode_normalized(piece, counts, scratch, bpe_scratch, ids);
     }
+  }
+
+  // True for tokens without a byte in `plain`, in a text that begins at `offset` of the one that
+  // `plain` is about. Empty where there is nothing to ask.
+  static AddedTokenMatcher::Counts outside(std::span<const TextRange> plain, size_t offset) {
+    if (plain.empty()) return {};
+    return [plain, offset](const AddedToken& token, size_t begin) {
+      begin += offset;
+      const auto range = std::upper_bound(plain.begin(), plain.end(), begin,
+                                          [](size_t at, const TextRange& r) { return at < r.end; });
+      return range == plain.end() || begin + token.content.size() <= range->begin;
+    };
+  }
+
+  // For the same text after it was normalised, when places have moved: the n-th token that is found
+  // there counts if the n-th here does.
+  AddedTokenMatcher::Counts same_as_in(std::string_view text,
+                                       const AddedTokenMatcher::Counts& counts) const {
+    std::vector<Section> sections;
+    auto answers = std::make_shared<std::vector<bool>>();
+    added.normalized.split(text, sections, [&](const AddedToken& token, size_t begin) {
+      answers->push_back(counts(token, begin));
+      return answers->back();
+    });
+    return [answers, next = size_t{0}](const AddedToken&, size_t) mutable {
+      return next < answers->size() && (*answers)[next++];
+    };
   }
 };
 
@@ -304,7 +338,9 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
+namespace {
+
+void check_text(std::string_view text) {
   if (text.size() > kMaxTextBytes) {
     throw Error(ExitCode::kUsage, "the text has " + std::to_string(text.size()) +
                                       " bytes; expected at most " + std::to_string(kMaxTextBytes) +
@@ -315,12 +351,27 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) 
     throw Error(ExitCode::kUsage, "the text is not valid UTF-8 at byte " + std::to_string(invalid) +
                                       "; convert it first, for example with iconv -t UTF-8");
   }
+}
+
+}  // namespace
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
+  check_text(text);
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 3);  // a little more than English takes
   const Template& special = impl_->special;
   if (add_special) ids = special.before;
-  impl_->encode(text, ids);
+  impl_->encode(text, {}, ids);
   if (add_special) ids.insert(ids.end(), special.behind.begin(), special.behind.end());
+  return ids;
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text,
+                                       std::span<const TextRange> plain) const {
+  check_text(text);
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 3);
+  impl_->encode(text, plain, ids);
   return ids;
 }
 
