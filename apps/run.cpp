@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/chat_prompt.h"
 #include "apps/commands.h"
 #include "apps/model_flags.h"
 #include "apps/prompt.h"
@@ -27,6 +28,8 @@ struct Flags {
   PromptFlags prompt;
   EngineFlags engine;
   SamplingFlags sampling;
+  bool chat = false;
+  ChatFlags chat_flags;
   int max_tokens = -1;
   std::vector<std::string> stop;
   bool ignore_eos = false;
@@ -305,6 +308,8 @@ int run(const Flags& flags) {
   if (tokenizer_or_null == nullptr && !flags.stop.empty()) {
     throw Error(ExitCode::kUsage, model.path() + " has no tokenizer, so --stop has no meaning");
   }
+  std::optional<ChatPrompt> chat;
+  if (flags.chat) chat.emplace(model, tokenizer_or_null, flags.chat_flags.parse_special);
   EngineOptions options = engine_options(flags.engine, model.config());
   const SamplingOptions sampling =
       sampling_options(flags.sampling, model.tokenizer(), model.path());
@@ -313,9 +318,17 @@ int run(const Flags& flags) {
 
   const int64_t opening_ns = total.elapsed_ns();
 
-  const PromptText prompt = flags.prompt.ids_file ? PromptText{} : read_prompt(flags.prompt);
+  PromptText prompt = flags.prompt.ids_file ? PromptText{} : read_prompt(flags.prompt);
   const int64_t waiting_ns = total.elapsed_ns() - opening_ns;  // for whoever writes standard input
-  const std::vector<int32_t> ids = prompt_ids(flags.prompt, prompt, model, tokenizer_or_null);
+  std::vector<int32_t> ids;
+  if (chat) {
+    require_prompt(prompt);
+    const ChatText text = chat->render(first_messages(flags.chat_flags.system, prompt.text));
+    ids = chat->encode(text);
+    prompt.text = text.text;
+  } else {
+    ids = prompt_ids(flags.prompt, prompt, model, tokenizer_or_null);
+  }
   require_room(ids.size(), options.context, model.config().max_context);
 
   const Stopwatch preparing;
@@ -382,11 +395,17 @@ Command add_run(CLI::App& root) {
   app->footer(
       "  edgellm run model.tmac2 \"Once upon a time\"\n"
       "  edgellm run model.tmac2 \"Once upon a time\" --sample --seed 7\n"
+      "  edgellm run model.tmac2 --chat \"Who was Ada Lovelace?\" --system \"Be brief.\"\n"
       "  edgellm run model.tmac2 -f notes.txt -n 200 --verbose\n"
       "  cat notes.txt | edgellm run model.tmac2 -p \"In short:\" --stop \"The End\" --json");
   auto flags = std::make_shared<Flags>();
   add_model_argument(*app, flags->model);
   add_prompt_options(*app, flags->prompt, PromptForms::kAll);
+  CLI::Option* chat = app->add_flag("--chat", flags->chat,
+                                    "The prompt is a message, put into the model's chat template")
+                          ->excludes("--ids-file")
+                          ->option_text(" ");
+  for (CLI::Option* option : add_chat_options(*app, flags->chat_flags)) option->needs(chat);
   app->add_option("-n,--max-tokens", flags->max_tokens,
                   "Tokens to generate at most; -1: until the model stops or the context is full "
                   "[-1]")
