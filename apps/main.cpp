@@ -23,7 +23,7 @@ constexpr const char* kShortHelp =
     "  edgellm run model.tmac2 \"Once upon a time\"\n"
     "  edgellm convert bitnet-b1.58-2B-4T/ -o model.tmac2\n"
     "\n"
-    "Commands: run, convert, info, verify, tokenize, perplexity, logits, synth, devices.\n"
+    "Commands: run, chat, convert, info, verify, tokenize, perplexity, logits, synth, devices.\n"
     "Details:  edgellm --help, edgellm COMMAND --help\n";
 
 // CLI11's help with the examples (an app's footer) in front of the options: they are what is looked
@@ -73,9 +73,9 @@ class Program {
     root_.require_subcommand(0, 1);
     CLI::Option* version = root_.add_flag("-V,--version", version_, "Print the version and exit");
     root_.add_flag("--json", version_json_, "Print the version as JSON")->needs(version);
-    commands_ = {add_run(root_),    add_convert(root_),  add_info(root_),
-                 add_verify(root_), add_tokenize(root_), add_perplexity(root_),
-                 add_logits(root_), add_synth(root_),    add_devices(root_)};
+    commands_ = {add_run(root_),    add_chat(root_),     add_convert(root_),    add_info(root_),
+                 add_verify(root_), add_tokenize(root_), add_perplexity(root_), add_logits(root_),
+                 add_synth(root_),  add_devices(root_)};
   }
 
   // Returns the exit code.

@@ -1,8 +1,11 @@
 // run --chat and edgellm chat: templates, special tokens, and the cache kept between turns.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdio>
 
 #include "tests/apps/program.h"
+#include "tests/apps/terminal_session.h"
 
 namespace edgellm::test {
 namespace {
@@ -80,6 +83,174 @@ TEST_CASE("run --chat refuses what it cannot do, and says why") {
   refused({"run", demo_model(), "--chat", "--ids-file", "x"}, 2, "excludes");
   refused({"run", demo_model(), "--chat", "hi", "--system", "\xFF"}, 2, "UTF-8");
   refused({"run", demo_model(), "--chat", "hi", "-c", "5"}, 6, "context");
+}
+
+// ---- edgellm chat
+
+Result chat(const std::string& input, std::vector<std::string> args = {}) {
+  args.insert(args.begin(), {"chat", demo_model()});
+  return run_with_input(args, input);
+}
+
+// The numbers of one line of --verbose.
+struct Turn {
+  int fed, cached, answer, context;
+};
+std::vector<Turn> turns_of(const std::string& err) {
+  std::vector<Turn> turns;
+  for (size_t at = err.find("prompt "); at != std::string::npos; at = err.find("prompt ", at + 1)) {
+    Turn turn = {};
+    REQUIRE(std::sscanf(err.c_str() + at, "prompt %d tokens (%d cached)", &turn.fed,
+                        &turn.cached) == 2);
+    const size_t answer = err.find("answer ", at);
+    REQUIRE(std::sscanf(err.c_str() + answer, "answer %d tokens", &turn.answer) == 1);
+    const size_t context = err.find("context ", at);
+    REQUIRE(std::sscanf(err.c_str() + context, "context %d of", &turn.context) == 1);
+    turns.push_back(turn);
+  }
+  return turns;
+}
+
+TEST_CASE("chat answers a line of a pipe after the other") {
+  const Result result = chat("Hello\n\nTell me a story.", {"-n", "10"});
+  CHECK(result.exit_code == 0);
+  CHECK(result.err.empty());
+  const std::string first = chat_json("Hello", {"-n", "10"})["text"];
+  CHECK_THAT(result.out, Catch::StartsWith(first + "\n"));
+  CHECK(std::count(result.out.begin(), result.out.end(), '\n') >= 2);
+  CHECK(chat("", {}).exit_code == 0);
+  CHECK(chat("/bye\nHello\n", {}).out.empty());
+}
+
+TEST_CASE("chat feeds only what is new, and answers as one run of the whole would") {
+  const Result result = chat("Tell me a story.\nAnd then?\nAnd then?\n", {"-n", "12", "--verbose"});
+  const auto turns = turns_of(result.err);
+  REQUIRE(turns.size() == 3);
+  CHECK(turns[0].cached == 0);
+  for (size_t i = 1; i < turns.size(); ++i) {
+    // All of the turn before but its last token, which was chosen and never fed.
+    CHECK(turns[i].cached == turns[i - 1].context - 1);
+    CHECK(turns[i].fed < 20);
+  }
+
+  // The third answer from scratch: the ids of what was said so far.
+  std::vector<std::string> answers;
+  size_t begin = 0;
+  for (int i = 0; i < 3; ++i) {
+    const size_t end = result.out.find('\n', begin);
+    answers.push_back(result.out.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  const TempDir folder;
+  std::string prompt = "<|begin_of_text|>User: Tell me a story.<|eot_id|>Assistant:" + answers[0];
+  prompt += "<|eot_id|>User: And then?<|eot_id|>Assistant:" + answers[1];
+  prompt += "<|eot_id|>User: And then?<|eot_id|>Assistant:";
+  const Ids ids = ids_of_text(prompt);
+  REQUIRE(ids.size() == static_cast<size_t>(turns[2].fed + turns[2].cached));
+  const auto whole = json_of(run({"run", demo_model(), "--json", "-n", "12", "--ids-file",
+                                  write_file(folder, "ids", nlohmann::json(ids).dump())}));
+  CHECK(whole["text"] == answers[2]);
+}
+
+TEST_CASE("chat: commands") {
+  const std::string alone = chat("Hello\n", {"-n", "6"}).out;
+  const Result cleared = chat("Tell me.\n/clear\nHello\n", {"-n", "6", "--verbose"});
+  CHECK_THAT(cleared.out, Catch::EndsWith("\n" + alone));
+  CHECK(turns_of(cleared.err)[1].cached == 4);  // the BOS and "User:"
+
+  const Result set = chat("/set max-tokens 3\n/set temp 0.5\n/set seed 7\n/set\nHello\n");
+  CHECK_THAT(set.err, Catch::Contains("/set temp 0.5") && Catch::Contains("/set seed 7"));
+  CHECK(set.out == chat("Hello\n", {"-n", "3", "--temp", "0.5", "--seed", "7"}).out);
+  CHECK(chat("/set system Be kind.\nHello\n", {"-n", "6"}).out ==
+        chat("Hello\n", {"-n", "6", "--system", "Be kind."}).out);
+  CHECK_THAT(chat("/help\n").err, Catch::Contains("/clear"));
+
+  // What begins with a slash but is no command, and what has several lines.
+  CHECK(chat("//etc\n", {"-n", "4"}).out ==
+        chat_json("/etc", {"-n", "4"})["text"].get<std::string>() + "\n");
+  CHECK(chat("\"\"\"\ntwo\nlines\n\"\"\"\n", {"-n", "4"}).out ==
+        chat_json("two\nlines", {"-n", "4"})["text"].get<std::string>() + "\n");
+
+  for (const std::string wrong :
+       {"/nope", "/set nope 1", "/set temp x", "/set top-p 2", "/set max-tokens 0", "/clear x"}) {
+    INFO(wrong);
+    const Result result = chat(wrong + "\n");
+    CHECK(result.exit_code == 2);
+    CHECK(result.out.empty());
+    CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+  }
+}
+
+TEST_CASE("chat says when the context is full") {
+  const Result full = chat("Hello\n", {"-c", "20"});
+  CHECK(full.exit_code == 0);
+  CHECK_THAT(full.err, Catch::Contains("the context of 20 tokens is full"));
+  const Result beyond = chat("Hello\nAgain\n", {"-c", "20"});
+  CHECK(beyond.exit_code == 6);
+  CHECK_THAT(beyond.err, Catch::Contains("/clear begins a new one"));
+  CHECK(chat("Hello\n/clear\nAgain\n", {"-c", "20"}).exit_code == 0);
+}
+
+TEST_CASE("chat refuses models that cannot chat") {
+  const TempDir folder;
+  CHECK(run({"chat", tiny_model(folder)}).exit_code == 2);
+  CHECK(run({"chat", demo_model(), "--top-k", "3"}).exit_code == 2);
+}
+
+TEST_CASE("chat at a terminal: lines are edited, Ctrl-C ends an answer, Ctrl-D leaves") {
+  TerminalSession session({"chat", demo_model(), "--verbose"});
+  session.read_until(">>> ");
+  session.type("/set max-tokens 4\r");
+  session.read_until(">>> ");
+  // Backspace takes a letter away, and UTF-8 arrives as it is.
+  session.type("Hellp\x7Fo, \xC3\xA9t\xC3\xA9\r");
+  CHECK_THAT(session.read_until(">>> "), Catch::Contains("answer 4 tokens"));
+  // The line before, from memory.
+  session.type("\x1B[A\r");
+  CHECK_THAT(session.read_until("context"),
+             Catch::Contains("Hello, \xC3\xA9t\xC3\xA9") && Catch::Contains(" cached)"));
+  session.read_until(">>> ");
+  // Two lines are one message.
+  session.type("one \\\r");
+  session.read_until("... ");
+  session.type("two\r");
+  CHECK_THAT(session.read_until(">>> "), Catch::Contains("answer 4 tokens"));
+  // Ctrl-C forgets what was typed.
+  session.type("half a line\x03");
+  session.read_until(">>> ");
+  // An error is told, and nothing else happens.
+  session.type("/nope\r");
+  CHECK_THAT(session.read_until(">>> "), Catch::Contains("no command /nope"));
+  // Ctrl-C in an answer that would fill the context; twice is once.
+  session.type("/set max-tokens -1\r");
+  session.read_until(">>> ");
+  session.type("Go on\r");
+  session.read_until("\r\n ");
+  session.read_until(" ");
+  session.type("\x03\x03");
+  const std::string stopped = session.read_until(">>> ");
+  CHECK_THAT(stopped, Catch::Contains("answer ") && !Catch::Contains("is full"));
+  // The conversation goes on behind what was said.
+  session.type("/set max-tokens 2\r");
+  session.read_until(">>> ");
+  session.type("And?\r");
+  const std::string last = session.read_until(">>> ");
+  CHECK(turns_of(last)[0].cached == turns_of(stopped)[0].context - 1);
+  session.type("\x04");
+  CHECK(session.wait() == 0);
+}
+
+TEST_CASE("chat at a terminal ends by /bye and by signals") {
+  TerminalSession session({"chat", demo_model()});
+  session.read_until(">>> ");
+  session.type("/bye\r");
+  CHECK(session.wait() == 0);
+
+  Program piped({"chat", demo_model()}, {.in_path = ""});
+  piped.write_input("Hello\n");
+  piped.read_output(1);
+  piped.send_signal(SIGINT);
+  CHECK(piped.wait().exit_code == 130);
 }
 
 }  // namespace
