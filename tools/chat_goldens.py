@@ -131,6 +131,18 @@ def main():
                         case["ids_parsed"] = parsed
                 cases.append(case)
         result["templates"][name] = {"cases": cases}
+    # Single features of the language, not of any model's template.
+    messages = [system(" Be brief. "), user("Hi é"), assistant("Hello\n")]
+    result["snippets"] = []
+    for snippet in json.loads((DATA / "snippets.json").read_text()):
+        case = {"messages": messages, "template": snippet}
+        try:
+            case["text"] = chat_template_utils._compile_jinja_template(snippet).render(
+                messages=messages, tools=None, documents=None, add_generation_prompt=True,
+                bos_token="<s>", eos_token="</s>")
+        except Exception as error:
+            case["refused"] = str(error)
+        result["snippets"].append(case)
     lines = json.dumps(result, ensure_ascii=True, indent=None, separators=(",", ":"))
     (DATA / "goldens.json").write_text(lines.replace('{"messages"', '\n{"messages"') + "\n")
 

@@ -100,5 +100,24 @@ TEST_CASE("chat templates give the text and the ids of transformers") {
   }
 }
 
+TEST_CASE("the template language means what it means to transformers") {
+  const Json goldens = read_json("goldens.json");
+  const std::tm now = time_of(goldens["now"]);
+  CHECK(goldens["snippets"].size() > 50);
+  for (const Json& one : goldens["snippets"]) {
+    INFO(one.dump());
+    const auto render = [&] {
+      const ChatTemplate chat(one["template"].get<std::string>(), "snippet");
+      return chat.render(messages_of(one["messages"]), true,
+                         {{"bos_token", "<s>"}, {"eos_token", "</s>"}}, now);
+    };
+    if (one.contains("refused")) {
+      CHECK_THROWS_WITH(render(), Catch::StartsWith("snippet, line 1: "));
+    } else {
+      CHECK(render().text == one["text"]);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace edgellm

@@ -425,7 +425,7 @@ constexpr auto kFilters = std::to_array<std::pair<std::string_view, Filter>>({
     {"sort", filter_sort},
     {"string", filter_string},
     {"sum", filter_sum},
-    {"title", [](Call& c, const Value& v) { return filter_case(c, v, Case::kTitle); }},
+    {"title", [](Call& c, const Value& v) { return filter_case(c, v, Case::kWords); }},
     {"tojson", filter_tojson},
     {"trim", filter_trim},
     {"unique", filter_unique},

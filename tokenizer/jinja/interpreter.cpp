@@ -170,7 +170,6 @@ Interpreter::Flow Interpreter::run_for(const Stmt& stmt) {
   auto loop = std::make_shared<Loop>();
   const Value list = make_list(std::move(items));
   loop->list = std::get<std::shared_ptr<const List>>(list.data);
-  loop->depth0 = loop_depth_++;
   for (const Value& item : list.list().items) {
     const ScopeGuard scope(*this);
     set("loop", {loop});
@@ -178,7 +177,6 @@ Interpreter::Flow Interpreter::run_for(const Stmt& stmt) {
     if (run(stmt.body) == Flow::kBreak) break;
     ++loop->index0;
   }
-  --loop_depth_;
   return Flow::kNormal;
 }
 
@@ -553,8 +551,9 @@ Value Interpreter::loop_attribute(const std::shared_ptr<Loop>& loop, const std::
   if (name == "first") return {i == 0};
   if (name == "last") return {i == n - 1};
   if (name == "length") return {n};
-  if (name == "depth") return {loop->depth0 + 1};
-  if (name == "depth0") return {loop->depth0};
+  // Levels of recursion, not of nesting; recursive loops are refused.
+  if (name == "depth") return {int64_t{1}};
+  if (name == "depth0") return {int64_t{0}};
   if (name == "previtem") return neighbour(i - 1);
   if (name == "nextitem") return neighbour(i + 1);
   if (name == "cycle") {

@@ -96,7 +96,6 @@ class Interpreter {
   std::vector<std::shared_ptr<Namespace>> namespaces_;
   int line_ = 1;
   int depth_ = 0;
-  int64_t loop_depth_ = 0;
   size_t work_ = 0;
 };
 

@@ -34,14 +34,26 @@ bool is_cased(char32_t c) {
          category == UTF8PROC_CATEGORY_LT;
 }
 
-char32_t to_case(char32_t c, Case to) {
-  // utf8proc has a capital of it, which Python's tables do not map to.
+void append_in_case(std::string& out, char32_t c, Case to) {
   constexpr char32_t kSharpS = 0xDF;
-  if (c == kSharpS) return c;
   const auto code = static_cast<utf8proc_int32_t>(c);
-  if (to == Case::kUpper) return static_cast<char32_t>(utf8proc_toupper(code));
-  if (to == Case::kLower) return static_cast<char32_t>(utf8proc_tolower(code));
-  return static_cast<char32_t>(utf8proc_totitle(code));
+  if (to == Case::kLower) {
+    tok::append_utf8(out, static_cast<char32_t>(utf8proc_tolower(code)));
+  } else if (c == kSharpS) {
+    out += to == Case::kUpper || to == Case::kWords ? "SS" : "Ss";
+  } else if (to == Case::kUpper || to == Case::kWords) {
+    tok::append_utf8(out, static_cast<char32_t>(utf8proc_toupper(code)));
+  } else {
+    tok::append_utf8(out, static_cast<char32_t>(utf8proc_totitle(code)));
+  }
+}
+
+bool is_initial(Case to, bool is_first, char32_t before) {
+  if (is_first || to == Case::kUpper || to == Case::kLower) return true;
+  if (to == Case::kTitle) return !is_cased(before);
+  return to == Case::kWords &&
+         (is_python_space(before) ||
+          std::u32string_view(U"-({[<").find(before) != std::u32string_view::npos);
 }
 
 }  // namespace
@@ -68,15 +80,13 @@ Text strip(const Text& text, Side side, const std::string* characters) {
 
 Text change_case(const Text& text, Case to) {
   Text result;
-  bool in_word = false;
+  char32_t before = 0;
   for (size_t i = 0; i < text.size();) {
     const auto [c, n] = read(text.bytes(), i);
-    const bool is_initial = to == Case::kTitle ? !in_word : i == 0;
-    const bool by_place = to == Case::kTitle || to == Case::kCapitalize;
     std::string changed;
-    tok::append_utf8(changed, to_case(c, by_place && !is_initial ? Case::kLower : to));
+    append_in_case(changed, c, is_initial(to, i == 0, before) ? to : Case::kLower);
     result.append(changed, text.origin(i));
-    in_word = is_cased(c);
+    before = c;
     i += n;
   }
   return result;
@@ -135,9 +145,8 @@ std::vector<Text> split_at_space(const Text& text, size_t limit, bool from_right
   const Side near = from_right ? Side::kRight : Side::kLeft;
   Text rest = strip(text, near);
   while (!rest.empty()) {
-    if (words.size() == limit) {  // the rest is one word, with the white space inside
-      words.push_back(strip(rest, from_right ? Side::kLeft : Side::kRight));
-      if (words.back().empty()) words.pop_back();
+    if (words.size() == limit) {  // the rest is one word, white space and all
+      words.push_back(rest);
       break;
     }
     const std::string& bytes = rest.bytes();

@@ -52,11 +52,12 @@ bool is_python_space(char32_t c);  // str.isspace()
 enum class Side { kBoth, kLeft, kRight };
 Text strip(const Text& text, Side side, const std::string* characters = nullptr);
 
-// Upper and lower case go by single characters: "ß" stays "ß", where Python writes "SS".
+// By single characters, but for "ß": Python knows a hundred more that become several.
 enum class Case {
   kUpper,
   kLower,
-  kTitle,       // each word
+  kTitle,       // each word: what is behind a character that has no case
+  kWords,       // each word: what is behind white space or one of -({[<, Jinja's title
   kCapitalize,  // the first character
 };
 Text change_case(const Text& text, Case to);

@@ -47,7 +47,6 @@ struct Namespace {
 struct Loop {
   std::shared_ptr<const List> list;
   int64_t index0 = 0;
-  int64_t depth0 = 0;
 };
 
 struct Arguments {
