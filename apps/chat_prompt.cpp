@@ -22,7 +22,7 @@ const std::string& template_of(const ModelFile& model, const Tokenizer* tokenize
 ChatTemplate::SpecialTokens special_tokens_of(const ModelFile& model, const Tokenizer& tokenizer) {
   const TokenizerInfo& info = model.tokenizer();
   if (info.special_tokens) return {info.special_tokens->begin(), info.special_tokens->end()};
-  // A file from before version 0.2 says only which id is the BOS.
+  // An older file says only which id is the BOS.
   for (const char* name : {"eos_token", "unk_token", "pad_token"}) {
     if (info.chat_template.find(name) == std::string::npos) continue;
     throw Error(ExitCode::kUnsupported, model.path() + " does not say what the " + name +

@@ -3,7 +3,9 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 
+#include "model/hash.h"
 #include "tests/apps/program.h"
 #include "tests/apps/terminal_session.h"
 
@@ -65,6 +67,23 @@ TEST_CASE("special tokens in a message are text, unless asked") {
   CHECK(count(parsed, kEndOfTurn) == 4);
 }
 
+// The demo model with another text in its metadata, of the same length.
+std::string changed_demo(const TempDir& folder, const std::string& from, const std::string& to) {
+  REQUIRE(from.size() == to.size());
+  std::string file = read_file(demo_model());
+  constexpr size_t kBytesAt = 16;
+  constexpr size_t kHashAt = 24;
+  constexpr size_t kMetadataAt = 32;
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, file.data() + kBytesAt, sizeof bytes);
+  const size_t at = file.find(from, kMetadataAt);
+  REQUIRE(at < kMetadataAt + bytes);
+  file.replace(at, from.size(), to);
+  const uint64_t hash = model_io::xxh3(file.data() + kMetadataAt, bytes);
+  std::memcpy(file.data() + kHashAt, &hash, sizeof hash);
+  return write_file(folder, "changed.tmac2", file);
+}
+
 TEST_CASE("run --chat refuses what it cannot do, and says why") {
   const TempDir folder;
   const auto refused = [](const std::vector<std::string>& args, int exit_code,
@@ -83,6 +102,19 @@ TEST_CASE("run --chat refuses what it cannot do, and says why") {
   refused({"run", demo_model(), "--chat", "--ids-file", "x"}, 2, "excludes");
   refused({"run", demo_model(), "--chat", "hi", "--system", "\xFF"}, 2, "UTF-8");
   refused({"run", demo_model(), "--chat", "hi", "-c", "5"}, 6, "context");
+
+  const std::string base = changed_demo(folder, "\"chat_template\"", "\"chat_templat_\"");
+  for (const char* command : {"run", "chat"}) {
+    std::vector<std::string> args = {command, base};
+    if (args[0] == "run") args.insert(args.end(), {"--chat", "hi"});
+    refused(args, 2, "has no chat template: it is a base model");
+  }
+  refused({"run", changed_demo(folder, "endfor", "endfox"), "--chat", "hi"}, 3,
+          "chat template, line 1: ");
+  refused({"run", changed_demo(folder, "| trim", "| trix"), "--chat", "hi"}, 4,
+          "chat template, line 1: the filter \"trix\"");
+  refused({"run", changed_demo(folder, "bos_token", "eos_token"), "--chat", "hi"}, 4,
+          "does not say what the eos_token");
 }
 
 // ---- edgellm chat
