@@ -1,5 +1,6 @@
 // The program: reads the command line, runs one subcommand, and turns whatever went wrong into one
-// line and an exit code. No other file catches anything.
+// line and an exit code. No other file catches anything, but for chat, which goes on after an error
+// that a person at a terminal can mend.
 #include <algorithm>
 #include <cstdio>
 #include <memory>

@@ -53,6 +53,41 @@ ExitCode code_of(const std::function<void()>& act) {
   return ExitCode::kSuccess;
 }
 
+// Counts the rows that another backend is fed.
+class CountingBackend : public Backend {
+ public:
+  explicit CountingBackend(Backend& inner) : inner_(inner) {}
+  int rows = 0;
+
+  void forward(const Batch& batch, const Outputs& outputs) override {
+    rows += static_cast<int>(batch.ids.size());
+    inner_.forward(batch, outputs);
+  }
+  std::string device_name() const override { return inner_.device_name(); }
+  MemoryPlan memory() const override { return inner_.memory(); }
+  HeadStats head_stats() const override { return inner_.head_stats(); }
+  int context() const override { return inner_.context(); }
+  int max_rows() const override { return inner_.max_rows(); }
+  const ModelFile& model() const override { return inner_.model(); }
+
+ private:
+  Backend& inner_;
+};
+
+TEST_CASE("generate feeds nothing that the cache holds") {
+  Fixture f;
+  CountingBackend counting(*f.backend);
+  GenerateRequest request;
+  request.prompt_ids = f.prompt;
+  request.max_tokens = 5;
+  generate(counting, request);
+  CHECK(counting.rows == static_cast<int>(f.prompt.size()) + 4);
+  counting.rows = 0;
+  request.n_cached = 17;
+  generate(counting, request);
+  CHECK(counting.rows == static_cast<int>(f.prompt.size()) - 17 + 4);
+}
+
 TEST_CASE("generate goes on from what the cache holds as if it had fed all of it") {
   Fixture f;
   for (const double temperature : {0.0, 0.8}) {
