@@ -67,18 +67,22 @@ TEST_CASE("special tokens in a message are text, unless asked") {
   CHECK(count(parsed, kEndOfTurn) == 4);
 }
 
-// The demo model with another text in its metadata, of the same length.
-std::string changed_demo(const TempDir& folder, const std::string& from, const std::string& to) {
-  REQUIRE(from.size() == to.size());
+using Changes = std::vector<std::pair<std::string, std::string>>;
+
+// The demo model with other texts in its metadata, of the same length.
+std::string changed_demo(const TempDir& folder, const Changes& changes) {
   std::string file = read_file(demo_model());
   constexpr size_t kBytesAt = 16;
   constexpr size_t kHashAt = 24;
   constexpr size_t kMetadataAt = 32;
   uint64_t bytes = 0;
   std::memcpy(&bytes, file.data() + kBytesAt, sizeof bytes);
-  const size_t at = file.find(from, kMetadataAt);
-  REQUIRE(at < kMetadataAt + bytes);
-  file.replace(at, from.size(), to);
+  for (const auto& [from, to] : changes) {
+    const size_t at = file.find(from, kMetadataAt);
+    REQUIRE(from.size() == to.size());
+    REQUIRE(at < kMetadataAt + bytes);
+    file.replace(at, from.size(), to);
+  }
   const uint64_t hash = model_io::xxh3(file.data() + kMetadataAt, bytes);
   std::memcpy(file.data() + kHashAt, &hash, sizeof hash);
   return write_file(folder, "changed.tmac2", file);
@@ -103,17 +107,24 @@ TEST_CASE("run --chat refuses what it cannot do, and says why") {
   refused({"run", demo_model(), "--chat", "hi", "--system", "\xFF"}, 2, "UTF-8");
   refused({"run", demo_model(), "--chat", "hi", "-c", "5"}, 6, "context");
 
-  const std::string base = changed_demo(folder, "\"chat_template\"", "\"chat_templat_\"");
+  const std::string base = changed_demo(folder, {{"\"chat_template\"", "\"chat_templat_\""}});
   for (const char* command : {"run", "chat"}) {
     std::vector<std::string> args = {command, base};
     if (args[0] == "run") args.insert(args.end(), {"--chat", "hi"});
     refused(args, 2, "has no chat template: it is a base model");
   }
-  refused({"run", changed_demo(folder, "endfor", "endfox"), "--chat", "hi"}, 3,
+  refused({"run", changed_demo(folder, {{"endfor", "endfox"}}), "--chat", "hi"}, 3,
           "chat template, line 1: ");
-  refused({"run", changed_demo(folder, "| trim", "| trix"), "--chat", "hi"}, 4,
+  refused({"run", changed_demo(folder, {{"| trim", "| trix"}}), "--chat", "hi"}, 4,
           "chat template, line 1: the filter \"trix\"");
-  refused({"run", changed_demo(folder, "bos_token", "eos_token"), "--chat", "hi"}, 4,
+  // Files of older versions do not say what the special tokens of the template are, but for the
+  // BOS.
+  const Changes older = {{"\"special_tokens\"", "\"special_tokenz\""}};
+  CHECK(run({"run", changed_demo(folder, older), "--chat", "hi", "-n", "3"}).out ==
+        run({"run", demo_model(), "--chat", "hi", "-n", "3"}).out);
+  Changes with_eos = older;
+  with_eos.emplace_back("bos_token", "eos_token");
+  refused({"run", changed_demo(folder, with_eos), "--chat", "hi"}, 4,
           "does not say what the eos_token");
 }
 
