@@ -85,6 +85,11 @@ TEST_CASE("a hostile template ends soon, whatever it does") {
   check_refused(repeated("{% if 1 %}", 5000), kUnsupported, "T, line 1: nested deeper than");
   check_refused("{{ 1" + repeated(" + 1", 5000) + " }}", kUnsupported, "T, line 1: an expression");
   check_refused("{{ x" + repeated(".x", 5000) + " }}", kUnsupported, "T, line 1: an expression");
+  // Deep, but not too deep.
+  for (const int depth : {31, 40, 60}) {
+    const std::string list = repeated("[", depth) + repeated("]", depth);
+    CHECK(render("{{ " + list + " | tojson }}").text == list);
+  }
   // A namespace that holds itself, and a long chain of them, are given back.
   CHECK(render("{% set n = namespace() %}{% set n.n = n %}{% for i in range(99999) %}"
                "{% set n.n = namespace(n=n.n) %}{% endfor %}ok")

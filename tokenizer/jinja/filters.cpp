@@ -364,7 +364,8 @@ Value filter_tojson(Call& call, const Value& value) {
   }
   if (ascii) call.self.fail("tojson: ensure_ascii=true is not supported");
   // With an indent each line may begin with as many blanks as values are nested.
-  const auto n_lines_factor = static_cast<size_t>(1 + width * depth_of(value) / 16 + 1);
+  const auto n_lines_factor =
+      static_cast<size_t>(2 + std::max<int64_t>(width, 0) * depth_of(value) / 16);
   const size_t weight = weight_of(value);
   call.self.charge(weight > SIZE_MAX / n_lines_factor ? SIZE_MAX : weight * n_lines_factor);
   Text text;
