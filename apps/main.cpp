@@ -1,5 +1,6 @@
 // The program: reads the command line, runs one subcommand, and turns whatever went wrong into one
-// line and an exit code. No other file catches anything.
+// line and an exit code. No other file catches anything, but for chat, which goes on after an error
+// that a person at a terminal can mend.
 #include <algorithm>
 #include <cstdio>
 #include <new>
@@ -54,9 +55,9 @@ class Program {
     root_.require_subcommand(0, 1);
     CLI::Option* version = root_.add_flag("-V,--version", version_, "Print the version and exit");
     root_.add_flag("--json", version_json_, "Print the version as JSON")->needs(version);
-    commands_ = {add_run(root_),    add_convert(root_),  add_info(root_),
-                 add_verify(root_), add_tokenize(root_), add_perplexity(root_),
-                 add_logits(root_), add_synth(root_),    add_devices(root_)};
+    commands_ = {add_run(root_),    add_chat(root_),     add_convert(root_),    add_info(root_),
+                 add_verify(root_), add_tokenize(root_), add_perplexity(root_), add_logits(root_),
+                 add_synth(root_),  add_devices(root_)};
     commands_.push_back(add_completion(root_));
     commands_.push_back(add_help(root_));  // the last: it looks at the others
   }

@@ -9,10 +9,12 @@ namespace {
 
 volatile std::sig_atomic_t g_signal = 0;
 
+volatile std::sig_atomic_t g_interrupt_ends_answers = 0;
+
 void remember(int signal) {
-  if (g_signal == 0) {
+  if (g_signal == 0 || (g_interrupt_ends_answers != 0 && g_signal == SIGINT)) {
     g_signal = signal;
-  } else if (signal != SIGHUP) {
+  } else if (signal != SIGHUP && !(g_interrupt_ends_answers != 0 && signal == SIGINT)) {
     _exit(128 + signal);
   }
 }
@@ -34,6 +36,14 @@ void install_signal_handlers() {
 }
 
 int received_signal() { return g_signal; }
+
+void let_interrupt_end_answers() { g_interrupt_ends_answers = 1; }
+
+bool take_interrupt() {
+  if (g_signal != SIGINT) return false;
+  g_signal = 0;
+  return true;
+}
 
 void throw_if_interrupted() {
   if (g_signal != 0) throw Interrupted{g_signal};

@@ -19,6 +19,13 @@ void install_signal_handlers();
 // The first of those signals once one has come, else 0.
 int received_signal();
 
+// From here on SIGINT ends an answer and not the program: it is forgotten by take_interrupt(), a
+// second one changes nothing, and a signal of the other kinds takes its place.
+void let_interrupt_end_answers();
+
+// True, once, where the signal that came is SIGINT.
+bool take_interrupt();
+
 void throw_if_interrupted();
 
 }  // namespace edgellm

@@ -27,6 +27,10 @@ constexpr std::array kTurnTerminators = {"<|eot_id|>",   "<|im_end|>",      "<en
 constexpr std::array kSamplingKeys = {"do_sample", "temperature", "top_k",
                                       "top_p",     "min_p",       "repetition_penalty"};
 
+// What transformers hands to a chat template by these names.
+constexpr std::array kTokenNames = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                    "pad_token", "cls_token", "mask_token"};
+
 class TokenizerReader {
  public:
   TokenizerReader(const HfTokenizerFiles& files, const ModelConfig& config)
@@ -234,6 +238,13 @@ HfTokenizer TokenizerReader::read() {
     }
   }
   info.stop_ids.assign(stop_ids_.begin(), stop_ids_.end());
+  info.special_tokens.emplace();
+  for (const char* name : kTokenNames) {
+    for (const Json* json : {&tokenizer_config, &special_tokens}) {
+      const auto token = token_text(*json, name);
+      if (token) info.special_tokens->emplace(name, *token);  // the first counts
+    }
+  }
 
   read_bos({&tokenizer_config, &special_tokens},
            {{&config, "config.json"}, {&generation, "generation_config.json"}});

@@ -1,5 +1,6 @@
 #include "tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -30,6 +31,7 @@ struct Template {
 struct AddedTokens {
   AddedTokenMatcher raw;         // looked for in the text as it came
   AddedTokenMatcher normalized;  // looked for in the normalised rest
+  AddedTokenMatcher as_written;  // the same tokens, before the normalizer
 };
 
 void check_version(const JsonNode& root) {
@@ -173,7 +175,7 @@ AddedTokens read_added_tokens(const JsonNode& list, size_t n_model_tokens,
                               Vocabulary& vocabulary) {
   AddedTokens result;
   if (list.is_null()) return result;
-  std::vector<AddedToken> raw, normalized;
+  std::vector<AddedToken> raw, normalized, as_written;
   StringIndex seen, seen_normalized;
   std::string encoded, scratch;
   auto next_id = static_cast<int32_t>(n_model_tokens);
@@ -186,6 +188,7 @@ AddedTokens read_added_tokens(const JsonNode& list, size_t n_model_tokens,
       node.reject(in_quotes(token.content) + " appeared before");
     }
     if (token.normalized) {
+      as_written.push_back(token);
       if (normalizer.apply(token.content, encoded)) {
         token.content = encoded;
         vocabulary.set_encoded(token.id, encoded);
@@ -205,6 +208,7 @@ AddedTokens read_added_tokens(const JsonNode& list, size_t n_model_tokens,
   }
   result.raw = AddedTokenMatcher(std::move(raw));
   result.normalized = AddedTokenMatcher(std::move(normalized));
+  result.as_written = AddedTokenMatcher(std::move(as_written));
   return result;
 }
 
@@ -245,11 +249,12 @@ struct Tokenizer::Impl {
   Template special;
 
   // `at_start`: nothing stands before `text`.
-  void encode_normalized(std::string_view text, bool at_start, PreTokenizer::Scratch& scratch,
+  void encode_normalized(std::string_view text, bool at_start,
+                         const AddedTokenMatcher::Counts& counts, PreTokenizer::Scratch& scratch,
                          Bpe::Scratch& bpe_scratch, std::vector<int32_t>& ids) const {
     std::vector<Section> sections;
     std::vector<std::string_view> words;
-    added.normalized.split(text, sections);
+    added.normalized.split(text, sections, counts);
     for (const Section& section : sections) {
       if (section.id != Section::kText) {
         ids.push_back(section.id);
@@ -261,11 +266,12 @@ struct Tokenizer::Impl {
     }
   }
 
-  void encode(std::string_view text, std::vector<int32_t>& ids) const {
+  void encode(std::string_view text, std::span<const TextRange> plain,
+              std::vector<int32_t>& ids) const {
     PreTokenizer::Scratch scratch;
     Bpe::Scratch bpe_scratch(text.size());
     std::vector<Section> sections;
-    added.raw.split(text, sections);
+    added.raw.split(text, sections, outside(plain, 0));
     for (const Section& section : sections) {
       if (section.id != Section::kText) {
         ids.push_back(section.id);
@@ -273,13 +279,71 @@ struct Tokenizer::Impl {
       }
       std::string_view piece = section.text;
       const bool at_start = piece.data() == text.data();
+      const auto offset = static_cast<size_t>(piece.data() - text.data());
+      auto counts = outside(plain, offset);
       // The scratch keeps the normalised text: cached words are views of it.
       std::string normalized;
       if (normalizer.apply(piece, normalized)) {
+        if (counts) counts = after_normalizing(piece, offset, plain, normalized);
         piece = scratch.rewritten.emplace_back(std::move(normalized));
       }
-      encode_normalized(piece, at_start, scratch, bpe_scratch, ids);
+      encode_normalized(piece, at_start, counts, scratch, bpe_scratch, ids);
     }
+  }
+
+  // True for tokens without a byte in `plain`, in a text that begins at `offset` of the one that
+  // `plain` is about. Empty where there is nothing to ask.
+  static AddedTokenMatcher::Counts outside(std::span<const TextRange> plain, size_t offset) {
+    if (plain.empty()) return {};
+    return [plain, offset](const AddedToken& token, size_t begin) {
+      begin += offset;
+      const auto range = std::upper_bound(plain.begin(), plain.end(), begin,
+                                          [](size_t at, const TextRange& r) { return at < r.end; });
+      return range == plain.end() || begin + token.content.size() <= range->begin;
+    };
+  }
+
+  // outside() for a text that was normalised to `normalized`: places have moved. Where nothing in
+  // `plain` becomes a token all tokens count. Otherwise those that are found must be those that
+  // were written, one by one, and the n-th counts if it did before; if they are not, none counts.
+  AddedTokenMatcher::Counts after_normalizing(std::string_view text, size_t offset,
+                                              std::span<const TextRange> plain,
+                                              std::string_view normalized) const {
+    std::vector<Section> sections;
+    bool plain_has_tokens = false;
+    const auto notice = [&](const AddedToken&, size_t) { return plain_has_tokens = true; };
+    for (const TextRange& range : plain) {
+      const size_t begin = std::max(range.begin, offset);
+      const size_t end = std::min(range.end, offset + text.size());
+      if (begin >= end) continue;
+      const std::string_view part = text.substr(begin - offset, end - begin);
+      std::string normalized_part;
+      added.normalized.split(normalizer.apply(part, normalized_part) ? normalized_part : part,
+                             sections, notice);
+    }
+    if (!plain_has_tokens) return {};
+
+    struct Found {
+      int32_t id;
+      bool counts;
+    };
+    auto written = std::make_shared<std::vector<Found>>();
+    added.as_written.split(
+        text, sections,
+        [&, counts = outside(plain, offset)](const AddedToken& token, size_t begin) {
+          written->push_back({token.id, counts(token, begin)});
+          return written->back().counts;
+        });
+    size_t next = 0;
+    bool same = true;
+    added.normalized.split(normalized, sections, [&](const AddedToken& token, size_t) {
+      same = same && next < written->size() && (*written)[next].id == token.id;
+      return same && (*written)[next++].counts;
+    });
+    if (!same || next != written->size()) return [](const AddedToken&, size_t) { return false; };
+    return [written, n = size_t{0}](const AddedToken&, size_t) mutable {
+      return (*written)[n++].counts;
+    };
   }
 };
 
@@ -316,7 +380,9 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
+namespace {
+
+void check_text(std::string_view text) {
   if (text.size() > kMaxTextBytes) {
     throw Error(ExitCode::kUsage, "the text has " + std::to_string(text.size()) +
                                       " bytes; expected at most " + std::to_string(kMaxTextBytes) +
@@ -327,12 +393,27 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) 
     throw Error(ExitCode::kUsage, "the text is not valid UTF-8 at byte " + std::to_string(invalid) +
                                       "; convert it first, for example with iconv -t UTF-8");
   }
+}
+
+}  // namespace
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
+  check_text(text);
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 3);  // a little more than English takes
   const Template& special = impl_->special;
   if (add_special) ids = special.before;
-  impl_->encode(text, ids);
+  impl_->encode(text, {}, ids);
   if (add_special) ids.insert(ids.end(), special.behind.begin(), special.behind.end());
+  return ids;
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text,
+                                       std::span<const TextRange> plain) const {
+  check_text(text);
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 3);
+  impl_->encode(text, plain, ids);
   return ids;
 }
 

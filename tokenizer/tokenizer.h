@@ -21,6 +21,11 @@
 
 namespace edgellm {
 
+// A stretch of a text, in bytes.
+struct TextRange {
+  size_t begin, end;
+};
+
 class Tokenizer {
  public:
   // `json` is the text of a tokenizer.json. `where` names it in error messages.
@@ -34,6 +39,11 @@ class Tokenizer {
   // Special-token strings in the text become their ids. `add_special` runs the post-processor's
   // template (for most models: a BOS in front).
   std::vector<int32_t> encode(std::string_view text, bool add_special) const;
+
+  // The same without the template, but special tokens count only outside of `plain` (ascending,
+  // without overlap): one that has a byte in it is text like any other, and is split and merged
+  // with what stands around it. Added tokens that are not special are found everywhere.
+  std::vector<int32_t> encode(std::string_view text, std::span<const TextRange> plain) const;
 
   // The text of the ids, as the file's decoder makes it. Of a byte-level vocabulary these are the
   // bytes that the ids stand for, which may end or begin inside a UTF-8 character: see TextStream.
