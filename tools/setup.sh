@@ -10,9 +10,8 @@ packages=(
   libonig-dev        # regular expressions of tokenizers
   libutf8proc-dev    # Unicode normalisation
   libxxhash-dev      # checksums
-  catch2 zlib1g-dev  # tests
+  catch2 zlib1g-dev python3  # tests
 )
-
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "setup: not a Debian system; what is needed, by Debian's names: ${packages[*]}" >&2
   exit 0
