@@ -76,6 +76,11 @@ TEST_CASE("logits do not depend on how the ids were fed and what was asked betwe
   const std::vector<float> expected = logits_of(whole, model);
   int32_t expected_id = -1;
   ok(edgellm_next_id(whole.get(), &expected_id));
+  const std::vector<int32_t> others = {1, 500, 77, 3000, 9, 9, 9, 9, 9, 9, 9, 9};
+  whole.reset();
+  whole = sequence_of(model);
+  feed(whole, others);
+  const std::vector<float> expected_of_others = logits_of(whole, model);
   whole.reset();
 
   const SequenceHandle pieces = sequence_of(model);
@@ -93,8 +98,8 @@ TEST_CASE("logits do not depend on how the ids were fed and what was asked betwe
   // There and back again, over ids that were other ones in between.
   ok(edgellm_sequence_truncate(pieces.get(), 4));
   CHECK(edgellm_sequence_length(pieces.get()) == 4);
-  feed(pieces, {9, 9, 9, 9, 9, 9, 9, 9});
-  logits_of(pieces, model);
+  feed(pieces, {others.begin() + 4, others.end()});
+  CHECK(logits_of(pieces, model) == expected_of_others);
   ok(edgellm_sequence_truncate(pieces.get(), 4));
   feed(pieces, {ids.begin() + 4, ids.end()});
   CHECK(logits_of(pieces, model) == expected);
