@@ -66,7 +66,7 @@ class Program {
   int run() {
     try {
       occupy_standard_streams();
-      install_signal_handlers();
+      install_signal_handlers(wants_json());
       return parse() ? dispatch() : show_help();
     } catch (const CLI::ParseError& error) {
       return report(ExitCode::kUsage, usage_message(root_, error, {argv_ + 1, argv_ + argc_}));
@@ -114,14 +114,17 @@ class Program {
     return 0;
   }
 
+  // Also where the command line cannot be parsed.
+  bool wants_json() const {
+    return std::any_of(argv_ + std::min(1, argc_), argv_ + argc_,
+                       [](const char* argument) { return std::string_view(argument) == "--json"; });
+  }
+
   // The line for people on stderr and, where the caller reads JSON, an object on stdout.
   int report(ExitCode code, const std::string& message) const {
     print_note(message);
     const int exit_code = static_cast<int>(code);
-    const bool json = std::any_of(argv_ + 1, argv_ + argc_, [](const char* argument) {
-      return std::string_view(argument) == "--json";
-    });
-    if (json) {
+    if (wants_json()) {
       // Past write_stdout(), which may throw: what there was to say is on stderr already.
       const std::string line = json_line(
           {{"error", {{"code", json_name(code)}, {"exit_code", exit_code}, {"message", message}}}});

@@ -5,6 +5,7 @@
 #include <pty.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -92,6 +93,10 @@ Program::Program(const std::vector<std::string>& args, const Streams& streams) {
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
 
   std::vector<std::string> words = {EDGELLM_PROGRAM};
+  if (streams.is_unprivileged && geteuid() == 0) {
+    words.insert(words.begin(),
+                 {"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"});
+  }
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -104,7 +109,7 @@ Program::Program(const std::vector<std::string>& args, const Streams& streams) {
   }
   environment.push_back(nullptr);
   const int error =
-      posix_spawn(&pid_, EDGELLM_PROGRAM, &actions, &attributes, argv.data(), environment.data());
+      posix_spawn(&pid_, argv[0], &actions, &attributes, argv.data(), environment.data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   for (const int fd : {in.theirs, out.theirs, err.theirs}) close(fd);
@@ -164,8 +169,10 @@ Result Program::wait() {
     if (waiting[1].revents != 0 && !read_some(err_, result.err, SIZE_MAX)) close_if_open(err_);
   }
   int status = 0;
-  REQUIRE(waitpid(pid_, &status, 0) == pid_);
+  rusage usage = {};
+  REQUIRE(wait4(pid_, &status, 0, &usage) == pid_);
   pid_ = -1;
+  result.peak_bytes = static_cast<size_t>(usage.ru_maxrss) * 1024;
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }

@@ -15,6 +15,7 @@ struct Result {
   int exit_code = -1;  // 128 + signal where one ended the process
   std::string out;
   std::string err;
+  size_t peak_bytes = 0;  // of memory at one time
 };
 
 // A running edgellm. Its streams are pipes unless a path or a terminal is named. Everything ends
@@ -26,6 +27,8 @@ class Program {
     bool in_is_terminal = false;
     std::string out_path = "";  // empty: a pipe
     bool err_is_terminal = false;
+    // Where the tests run as root: as a user without any rights, by way of util-linux's setpriv.
+    bool is_unprivileged = false;
   };
 
   Program(const std::vector<std::string>& args, const Streams& streams);
@@ -39,6 +42,7 @@ class Program {
   std::string read_output(size_t n_bytes);
   void close_output();
   void send_signal(int signal);
+  pid_t pid() const { return pid_; }
 
   // Reads both streams to their end. `out` lacks what read_output() returned.
   Result wait();
