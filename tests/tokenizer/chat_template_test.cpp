@@ -155,5 +155,27 @@ TEST_CASE("encode: special tokens count only outside of plain ranges") {
   }
 }
 
+TEST_CASE("encode: a normalizer makes no special token of a plain range") {
+  auto tree = test::tiny_tokenizer({{"e", "o"}});
+  auto& token = test::add_token(tree, "<eo>");  // 257
+  token["special"] = true;
+  token["normalized"] = true;
+  const auto encode = [&](const std::string& text, std::vector<TextRange> plain) {
+    return Tokenizer::from_json(tree.dump(), "tiny").encode(text, plain);
+  };
+  const Ids text = {'<', 256, '>'};
+  // U+FF1C, of three bytes, becomes "<".
+  tree["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", "\uFF1C"}}}, {"content", "<"}};
+  CHECK(encode("\uFF1Ceo>", {}) == Ids{257});
+  CHECK(encode("\uFF1Ceo>", {{0, 6}}) == text);
+  CHECK(encode("<eo>\uFF1C<eo>", {{4, 7}}) == Ids{257, '<', 257});
+  // Which of the two was written is not known any more: neither is taken for one.
+  CHECK(encode("\uFF1Ceo><eo>", {{0, 6}}) == Ids{'<', 256, '>', '<', 256, '>'});
+  // One that is looked for with what the normalizer puts in front.
+  tree["normalizer"] = {{"type", "Prepend"}, {"prepend", "x"}};
+  CHECK(encode("<eo>y", {{4, 5}}) == Ids{257, 'y'});
+  CHECK(encode("<eo>y", {{0, 4}}) == Ids{'x', '<', 256, '>', 'y'});
+}
+
 }  // namespace
 }  // namespace edgellm
