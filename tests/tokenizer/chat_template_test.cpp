@@ -123,6 +123,26 @@ TEST_CASE("the words of messages are told from the template's, through every ope
   CHECK(marked("{{ messages[0].role }}{{ bos_token }}") == "user<s>");
 }
 
+TEST_CASE("template: a refusal is one line, and not a long one") {
+  const auto message_of = [](const std::string& content) {
+    try {
+      render("{{ raise_exception(messages[0].content) }}", {{"user", content}});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(message_of("a\n\tb\x1B[2J").ends_with(": a  b [2J"));
+  const std::string cut = message_of(std::string(10'000, 'x') + "\u00E9");
+  CHECK(cut.size() < 600);
+  CHECK(cut.ends_with("x..."));
+  for (int n = 0; n < 4; ++n) {  // wherever the cut falls, no half character is left
+    std::string text(static_cast<size_t>(n), 'x');
+    while (text.size() < 1000) text += "\u20AC";
+    CHECK(find_invalid_utf8(message_of(text)) == std::string::npos);
+  }
+}
+
 TEST_CASE("encode: special tokens count only outside of plain ranges") {
   auto tree = test::tiny_tokenizer({{"e", "o"}});
   test::add_token(tree, "<eo>")["special"] = true;  // 257

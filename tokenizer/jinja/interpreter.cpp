@@ -62,8 +62,7 @@ Interpreter::~Interpreter() {
 void Interpreter::fail(const std::string& what) const { fail_broken(where_, line_, what); }
 
 void Interpreter::refuse(const std::string& what) const {
-  throw Error(ExitCode::kUsage, where_ + ", line " + std::to_string(line_) +
-                                    ": the template refuses this conversation: " + what);
+  jinja::fail(ExitCode::kUsage, where_, line_, "the template refuses this conversation: " + what);
 }
 
 void Interpreter::charge(size_t units) {

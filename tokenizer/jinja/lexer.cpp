@@ -339,12 +339,27 @@ std::vector<Token> tokenize_template(std::string_view source, const std::string&
   return Lexer(source, where).run();
 }
 
+void fail(ExitCode code, const std::string& where, int line, const std::string& what) {
+  constexpr size_t kLongest = 400;  // bytes; a name may be as long as the template
+  std::string message = what;
+  if (message.size() > kLongest) {
+    size_t end = kLongest;
+    while ((static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;  // no half character
+    message.resize(end);
+    message += "...";
+  }
+  std::replace_if(
+      message.begin(), message.end(),
+      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, ' ');
+  throw Error(code, where + ", line " + std::to_string(line) + ": " + message);
+}
+
 void fail_broken(const std::string& where, int line, const std::string& what) {
-  throw Error(ExitCode::kModelFile, where + ", line " + std::to_string(line) + ": " + what);
+  fail(ExitCode::kModelFile, where, line, what);
 }
 
 void fail_unsupported(const std::string& where, int line, const std::string& what) {
-  throw Error(ExitCode::kUnsupported, where + ", line " + std::to_string(line) + ": " + what);
+  fail(ExitCode::kUnsupported, where, line, what);
 }
 
 }  // namespace edgellm::jinja

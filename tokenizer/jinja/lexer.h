@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
+
 namespace edgellm::jinja {
 
 struct Token {
@@ -35,7 +37,10 @@ struct Token {
 // kEnd. `source` is valid UTF-8.
 std::vector<Token> tokenize_template(std::string_view source, const std::string& where);
 
-// The Error for a fault in a line: "WHERE, line 3: WHAT".
+// Throws the Error for a fault in a line: "WHERE, line 3: WHAT". `what` may hold text of the
+// template or of a message: control characters become blanks, and a long one is cut.
+[[noreturn]] void fail(ExitCode code, const std::string& where, int line, const std::string& what);
+// The same for what is no template, or goes wrong while it runs (kModelFile).
 [[noreturn]] void fail_broken(const std::string& where, int line, const std::string& what);
 // The same for what is sound Jinja but beyond this interpreter (kUnsupported).
 [[noreturn]] void fail_unsupported(const std::string& where, int line, const std::string& what);
