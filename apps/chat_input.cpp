@@ -62,6 +62,7 @@ class ChatInput::PlainLines : public Lines {
   bool read_more() {
     std::array<char, 1 << 16> bytes;
     for (;;) {
+      wait_for_input(STDIN_FILENO);
       throw_if_interrupted();
       const ssize_t n = ::read(STDIN_FILENO, bytes.data(), bytes.size());
       if (n > 0) buffer_.append(bytes.data(), static_cast<size_t>(n));
@@ -90,6 +91,9 @@ class ChatInput::EditedLines : public Lines {
     el_set(editor, EL_PROMPT, prompt);
     el_set(editor, EL_GETCFN, read_character);
     el_set(editor, EL_EDITOR, "emacs");
+    // Between two lines, too, the terminal hands on what is typed as it is and does not show it: it
+    // appears at the next prompt. A terminal that collects lines would drop a Ctrl-D.
+    el_set(editor, EL_SETTY, "-x", "-icanon", "-echo", nullptr);
     HistEvent event;
     constexpr int kRemembered = 1000;
     history(history_.get(), &event, H_SETSIZE, kRemembered);
@@ -155,6 +159,7 @@ class ChatInput::EditedLines : public Lines {
     std::mbstate_t state = {};
     for (;;) {
       char byte = 0;
+      wait_for_input(STDIN_FILENO);
       if (received_signal() != 0) {
         self_of(editor)->interrupted_ = true;
         return -1;

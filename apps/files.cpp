@@ -30,13 +30,13 @@ std::optional<std::string> read_all(int fd, size_t limit = SIZE_MAX) {
   std::string bytes;
   char buffer[1 << 16];
   while (bytes.size() < limit) {
+    wait_for_input(fd);
+    throw_if_interrupted();
     const ssize_t n = read(fd, buffer, std::min(sizeof buffer, limit - bytes.size()));
     if (n == 0) break;
     if (n > 0) {
       bytes.append(buffer, static_cast<size_t>(n));
-    } else if (errno == EINTR) {
-      throw_if_interrupted();
-    } else {
+    } else if (errno != EINTR) {
       return std::nullopt;
     }
   }

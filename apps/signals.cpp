@@ -1,8 +1,12 @@
 #include "apps/signals.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <string_view>
 
@@ -15,7 +19,13 @@ volatile std::sig_atomic_t g_signal = 0;
 
 volatile std::sig_atomic_t g_interrupt_ends_answers = 0;
 
+// A pipe that holds a byte once a signal has come: {read end, write end}.
+std::array<int, 2> g_wake = {-1, -1};
+
 void remember(int signal) {
+  const int error = errno;
+  (void)!write(g_wake[1], "", 1);
+  errno = error;
   if (g_signal == 0 || (g_interrupt_ends_answers != 0 && g_signal == SIGINT)) {
     g_signal = signal;
   } else if (signal != SIGHUP && !(g_interrupt_ends_answers != 0 && signal == SIGINT)) {
@@ -51,6 +61,8 @@ void end_by_lost_page(int, siginfo_t* info, void*) {
 }  // namespace
 
 void install_signal_handlers(bool json) {
+  // Without it (no descriptors left) a read() may miss a signal that comes just before it.
+  if (g_wake[0] < 0 && pipe2(g_wake.data(), O_CLOEXEC | O_NONBLOCK) != 0) g_wake = {-1, -1};
   struct sigaction action = {};
   action.sa_handler = remember;
   // No SA_RESTART: a read() that waits for standard input must return.
@@ -77,11 +89,22 @@ void let_interrupt_end_answers() { g_interrupt_ends_answers = 1; }
 bool take_interrupt() {
   if (g_signal != SIGINT) return false;
   g_signal = 0;
+  std::array<char, 16> bytes;
+  while (read(g_wake[0], bytes.data(), bytes.size()) > 0) {
+  }
   return true;
 }
 
 void throw_if_interrupted() {
   if (g_signal != 0) throw Interrupted{g_signal};
+}
+
+void wait_for_input(int fd) {
+  // poll() leaves out what has a negative descriptor.
+  std::array<pollfd, 2> sources = {pollfd{.fd = fd, .events = POLLIN, .revents = 0},
+                                   pollfd{.fd = g_wake[0], .events = POLLIN, .revents = 0}};
+  while (g_signal == 0 && poll(sources.data(), sources.size(), -1) < 0 && errno == EINTR) {
+  }
 }
 
 }  // namespace edgellm

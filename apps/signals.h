@@ -33,4 +33,9 @@ bool take_interrupt();
 
 void throw_if_interrupted();
 
+// Returns when something can be read from `fd` (its end and errors count), or a signal of the above
+// has come: now, a moment before the call, or to another thread, which a bare read() would not
+// notice.
+void wait_for_input(int fd);
+
 }  // namespace edgellm

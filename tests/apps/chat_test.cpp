@@ -264,13 +264,13 @@ TEST_CASE("chat at a terminal: lines are edited, Ctrl-C ends an answer, Ctrl-D l
   // An error is told, and nothing else happens.
   session.type("/nope\r");
   CHECK_THAT(session.read_until(">>> "), Catch::Contains("no command /nope"));
-  // Ctrl-C in an answer that would fill the context; twice is once.
+  // Ctrl-C in an answer that would fill the context.
   session.type("/set max-tokens -1\r");
   session.read_until(">>> ");
   session.type("Go on\r");
   session.read_until("\r\n ");
   session.read_until(" ");
-  session.type("\x03\x03");
+  session.type("\x03");
   const std::string stopped = session.read_until(">>> ");
   CHECK_THAT(stopped, Catch::Contains("answer ") && !Catch::Contains("is full"));
   // The conversation goes on behind what was said.
@@ -280,6 +280,22 @@ TEST_CASE("chat at a terminal: lines are edited, Ctrl-C ends an answer, Ctrl-D l
   const std::string last = session.read_until(">>> ");
   CHECK(turns_of(last)[0].cached == turns_of(stopped)[0].context - 1);
   session.type("\x04");
+  CHECK(session.wait() == 0);
+}
+
+TEST_CASE("chat at a terminal: what is typed during an answer waits for its end") {
+  TerminalSession session({"chat", demo_model(), "--verbose"});
+  session.read_until(">>> ");
+  session.type("/set max-tokens 40\r");
+  session.read_until(">>> ");
+  session.type("Go on\r");
+  session.read_until("\r\n ");
+  session.type("And?\r");
+  // Not shown in the middle of the answer, but at the prompt behind it.
+  CHECK_THAT(session.read_until(">>> "), !Catch::Contains("And?"));
+  CHECK_THAT(session.read_until("\r\n "), Catch::Contains("And?"));
+  session.type("\x04");
+  CHECK_THAT(session.read_until(">>> "), Catch::Contains("answer 40 tokens"));
   CHECK(session.wait() == 0);
 }
 

@@ -67,6 +67,10 @@ std::string TerminalSession::read_until(const std::string& text) {
 int TerminalSession::wait() {
   while (read_more()) {
   }
+  pollfd closed = {.fd = terminal_, .events = 0, .revents = 0};
+  if (poll(&closed, 1, 0) == 0) {
+    FAIL("the program did not end; its screen: " << pending_);
+  }
   int status = 0;
   REQUIRE(waitpid(pid_, &status, 0) == pid_);
   pid_ = -1;
