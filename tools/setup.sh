@@ -10,6 +10,7 @@ packages=(
   libonig-dev        # regular expressions of tokenizers
   libutf8proc-dev    # Unicode normalisation
   libxxhash-dev      # checksums
+  libcpp-httplib-dev # HTTP, to compare with other programs' servers
   catch2 zlib1g-dev  # tests
   groff-base zsh fish  # tests of man pages and completions
   file               # Debian package
