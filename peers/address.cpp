@@ -23,6 +23,8 @@ std::optional<int> parse_port(std::string_view text) {
   return port;
 }
 
+constexpr std::string_view kBlanks = " \t\r\n";
+
 std::string_view trim(std::string_view text, std::string_view what) {
   const size_t begin = text.find_first_not_of(what);
   if (begin == std::string_view::npos) return {};
@@ -107,7 +109,7 @@ Address parse_url(const std::string& url) {
 
 Address parse_ollama_host(const std::string& value) {
   const std::string expected = "HOST, HOST:PORT, :PORT or http://HOST:PORT";
-  std::string_view rest = trim(trim(value, " \t\r\n"), "\"'");
+  std::string_view rest = trim(trim(trim(value, kBlanks), "\"'"), kBlanks);
   bool tls = false;
   int default_port = 11434;
   if (const size_t at = rest.find("://"); at != std::string_view::npos) {

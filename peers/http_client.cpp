@@ -154,13 +154,12 @@ HttpResponse HttpClient::send(const Call& call) const {
   } else if (timed_out) {
     problem = server + " did not finish its answer to " + call.path + " within " +
               seconds_text(options_.timeout) + so_far + "; use a longer --timeout or a smaller -n";
-  } else if (error == httplib::Error::Connection ||
-             error == httplib::Error::ConnectionTimeout) {
-    problem = "no server answers at " + address_.text() +
-              (error == httplib::Error::ConnectionTimeout
-                   ? " within " + seconds_text(kConnectTimeout)
-                   : std::string(" (refused, or no such host)")) +
-              "; " + options_.start_hint;
+  } else if (error == httplib::Error::Connection || error == httplib::Error::ConnectionTimeout) {
+    problem =
+        "no server answers at " + address_.text() +
+        (error == httplib::Error::ConnectionTimeout ? " within " + seconds_text(kConnectTimeout)
+                                                    : std::string(" (refused, or no such host)")) +
+        "; " + options_.start_hint;
   } else if (error == httplib::Error::SSLConnection || error == httplib::Error::SSLLoadingCerts ||
              error == httplib::Error::SSLServerVerification) {
     problem = server + " does not speak TLS that this machine trusts (" +

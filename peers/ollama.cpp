@@ -208,6 +208,16 @@ class Ollama : public Peer {
     server.eval_ns = field("eval_duration");
     server.load_ns = field("load_duration");
     server.total_ns = field("total_duration");
+    // As `ollama run --verbose` computes its two rates.
+    const auto rate = [](const Measured<int64_t>& tokens,
+                         const Measured<int64_t>& ns) -> Measured<double> {
+      if (!tokens) return tokens.missing();
+      if (!ns) return ns.missing();
+      if (*ns == 0) return NotAvailable{"Ollama says that it took no time"};
+      return static_cast<double>(*tokens) * 1e9 / static_cast<double>(*ns);
+    };
+    server.prompt_tps = rate(server.prompt_tokens, server.prompt_ns);
+    server.eval_tps = rate(server.eval_tokens, server.eval_ns);
     result.total_prompt_tokens = server.prompt_tokens;
     result.finish_reason = text_of(last, "done_reason").value_or("not said");
   }

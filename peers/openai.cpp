@@ -92,6 +92,8 @@ class Answer {
       server.eval_tokens = measured(count_of(figures_, "usage/completion_tokens"), silent);
     }
     server.eval_ns = nanoseconds(figures_, "timings/predicted_ms", silent);
+    server.prompt_tps = measured(number_of(figures_, "timings/prompt_per_second"), silent);
+    server.eval_tps = measured(number_of(figures_, "timings/predicted_per_second"), silent);
     server.load_ns = NotAvailable{"the model was loaded when the server started"};
     server.total_ns = NotAvailable{silent};
     return std::move(result_);
@@ -144,8 +146,8 @@ class OpenAi : public Peer {
                             std::to_string(answer.pieces()) + " pieces of text";
     }
     if (!complaint.empty()) {
-      throw Error(ExitCode::kPeerUnavailable, "the server at " + client_.address().text() + " " +
-                                                  complaint + "; see its log");
+      throw Error(ExitCode::kPeerUnavailable,
+                  "the server at " + client_.address().text() + " " + complaint + "; see its log");
     }
     return answer.take();
   }
@@ -208,17 +210,18 @@ class OpenAi : public Peer {
     const std::string server = "the server at " + client_.address().text();
     if (names.empty()) {
       throw Error(ExitCode::kPeerUnavailable,
-                  server + " has no model; start one with a model, for example: llama-server -m "
-                           "MODEL.gguf");
+                  server +
+                      " has no model; start one with a model, for example: llama-server -m "
+                      "MODEL.gguf");
     }
     if (!wanted && names.size() > 1) {
       throw Error(ExitCode::kUsage, server + " has several models; choose one with --model: " +
                                         model_io::join(names, ", "));
     }
     if (!entry_.is_object()) {
-      throw Error(ExitCode::kPeerUnavailable, server + " has no model " + *wanted +
-                                                  "; use --model with one that it has: " +
-                                                  model_io::join(names, ", "));
+      throw Error(ExitCode::kPeerUnavailable,
+                  server + " has no model " + *wanted +
+                      "; use --model with one that it has: " + model_io::join(names, ", "));
     }
     model_ = wanted.value_or(names.front());
   }

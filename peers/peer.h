@@ -20,7 +20,8 @@ struct CompletionRequest {
   int context = 0;  // positions; servers that are started with a fixed number do not hear of it
 };
 
-// What the server itself reports of an answer.
+// What the server itself reports of an answer. The rates are as it states them: whether the first
+// token counts is its own affair.
 struct ServerFigures {
   Measured<int64_t> prompt_tokens;  // those it evaluated
   Measured<int64_t> prompt_ns;
@@ -29,17 +30,19 @@ struct ServerFigures {
   Measured<int64_t> eval_ns;
   Measured<int64_t> load_ns;
   Measured<int64_t> total_ns;
+  Measured<double> prompt_tps;
+  Measured<double> eval_tps;
 };
 
 // One streamed answer. Times are of base/clock.h, read when the bytes had arrived.
 struct Completion {
   std::string text;
-  std::string finish_reason;             // as the server says: "length", "stop"
-  int64_t sent_ns = 0;                   // before the connection was made
-  std::vector<int64_t> piece_ns;         // of every piece that had text
-  std::vector<size_t> piece_bytes;       // of its text
-  int64_t finished_ns = 0;               // of the piece that said why the answer ended
-  Measured<int64_t> total_prompt_tokens; // of the prompt, cached ones included
+  std::string finish_reason;              // as the server says: "length", "stop"
+  int64_t sent_ns = 0;                    // before the connection was made
+  std::vector<int64_t> piece_ns;          // of every piece that had text
+  std::vector<size_t> piece_bytes;        // of its text
+  int64_t finished_ns = 0;                // of the piece that said why the answer ended
+  Measured<int64_t> total_prompt_tokens;  // of the prompt, cached ones included
   ServerFigures server;
 };
 
