@@ -17,6 +17,9 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"EDGELLM_ISA",
        "Instruction set of the CPU kernels: portable, avx2 or avx512, for comparing them. The "
        "result is the same."},
+      {"EDGELLM_NVML",
+       "The NVML library that bench reads a GPU's sensors with, instead of the driver's "
+       "libnvidia-ml.so.1."},
   };
   return variables;
 }

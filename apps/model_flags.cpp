@@ -24,6 +24,13 @@ bool is_device_name(const std::string& name) {
 
 }  // namespace
 
+std::string device_name_problem(const std::string& name) {
+  if (is_device_name(name)) return "";
+  // The nearest word to gpu is cpu, which nobody means who types it.
+  return "unknown device " + name + "; use auto, cpu, cuda or cuda:N" +
+         (name == "gpu" ? "; did you mean cuda?" : did_you_mean(name, {"auto", "cpu", "cuda"}));
+}
+
 void add_model_argument(CLI::App& app, std::string& path) {
   app.add_option("MODEL", path,
                  "A .tmac2 file, or the name of one in a model folder (edgellm help environment)")
@@ -38,13 +45,7 @@ void add_engine_options(CLI::App& app, EngineFlags& flags) {
       ->option_text("N")
       ->group(kGroup);
   app.add_option("--device", flags.device, "Where to run; cuda:N is the GPU of that number [auto]")
-      ->check([](const std::string& name) {
-        if (is_device_name(name)) return std::string();
-        // The nearest word to gpu is cpu, which nobody means who types it.
-        return "unknown device " + name + "; use auto, cpu, cuda or cuda:N" +
-               (name == "gpu" ? "; did you mean cuda?"
-                              : did_you_mean(name, {"auto", "cpu", "cuda"}));
-      })
+      ->check(device_name_problem)
       ->option_text("auto|cpu|cuda|cuda:N")
       ->group(kGroup);
   app.add_option("--threads", flags.threads, "CPU threads [one per usable core]")
@@ -134,27 +135,6 @@ EngineOptions engine_options(const EngineFlags& flags, const ModelConfig& config
   options.use_graph = !flags.no_graph;
   options.full_head = flags.full_head;
   return options;
-}
-
-uint64_t weight_bytes_per_token(const ModelFile& model, uint64_t head_copy_bytes) {
-  const DenseTensor& embedding = model.weights().embedding;
-  uint64_t bytes = 0;
-  for (const Section& section : model.sections()) {
-    if (section.dtype != DType::kU8) bytes += section.bytes;
-  }
-  const auto bytes_of = [](const DenseTensor& tensor) {
-    const uint64_t element_bytes = tensor.dtype == DType::kF32 ? 4 : 2;
-    return element_bytes * static_cast<uint64_t>(tensor.rows) * static_cast<uint64_t>(tensor.cols);
-  };
-  if (!model.config().tied_head) bytes -= bytes_of(embedding);
-  if (head_copy_bytes > 0) bytes += head_copy_bytes - bytes_of(model.weights().head);
-  return bytes;
-}
-
-uint64_t kv_cache_bytes(const ModelConfig& config, int context, KvType type) {
-  const uint64_t element_bytes = type == KvType::kF32 ? 4 : 2;
-  return 2 * element_bytes * static_cast<uint64_t>(config.layers) *
-         static_cast<uint64_t>(config.kv_dim()) * static_cast<uint64_t>(context);
 }
 
 }  // namespace edgellm
