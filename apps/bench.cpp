@@ -11,6 +11,7 @@
 #include "apps/bench_output.h"
 #include "apps/commands.h"
 #include "apps/files.h"
+#include "apps/list_option.h"
 #include "apps/model_flags.h"
 #include "apps/option_tree.h"
 #include "apps/signals.h"
@@ -34,6 +35,9 @@ using Json = nlohmann::ordered_json;
 constexpr int kDefaultPrompt = 512;
 constexpr int kDefaultGenerated = 128;
 constexpr int kDefaultDepths[] = {0, 1024, 4096, 8192, 16384};
+
+// Of a test: positions are 32-bit numbers everywhere, and a depth and a length are added.
+constexpr int kMostTokens = 1 << 24;
 
 struct Flags {
   std::vector<std::string> models;
@@ -219,7 +223,7 @@ class Bench {
     open_gpu();
     header_.json = {{"schema", "edgellm.bench/1"},
                     {"build", build_json()},
-                    {"machine", bench::to_json(bench::read_machine())},
+                    {"machine", bench::to_json(machine_)},
                     {"gpu", bench::gpu_json(gpu_, sensors_)}};
     header_.show_kv_type = flags.kv_types.size() > 1 || flags.kv_types.front() != "f16";
     header_.show_prefill_chunk = flags.prefill_chunks != std::vector<int>{0};
@@ -291,6 +295,8 @@ class Bench {
     run.threads = options.threads;
     run.kv_type = options.kv_type;
     run.prefill_chunk = options.max_rows;
+    run.cache_bytes = run.on_gpu ? gpu_.map([](const GpuInfo& gpu) { return gpu.l2_bytes; })
+                                 : machine_.last_level_cache_bytes;
     run.bandwidth = run.on_gpu
                         ? bench::gpu_read_bandwidth(*setting.device.gpu, throw_if_interrupted)
                         : bench::cpu_read_bandwidth(options.threads, throw_if_interrupted);
@@ -324,6 +330,7 @@ class Bench {
 
   const Flags& flags_;
   std::vector<Setting> settings_;
+  bench::Machine machine_ = bench::read_machine();
   BenchHeader header_;
   bench::Measured<GpuInfo> gpu_;
   bench::Measured<std::shared_ptr<bench::NvmlDevice>> sensors_;
@@ -339,7 +346,6 @@ int bench_command(const Flags& flags) {
                                       model_io::join(synth_shape_names(), ", ") +
                                       "); see edgellm bench --help");
   }
-  for (const std::string& shape : flags.shapes) synth_config(shape);
   if (!flags.html.empty()) require_writable(flags.html);
   return Bench(flags).run();
 }
@@ -356,35 +362,30 @@ Command add_bench(CLI::App& root) {
       "with\n"
       "commas between them; every combination is measured.");
   auto flags = std::make_shared<Flags>();
-  // A list ends with its word: what follows is a model.
-  const auto list = [](CLI::Option* option, const char* text) {
-    return option->delimiter(',')->allow_extra_args(false)->option_text(text);
-  };
   app->add_option("MODEL", flags->models, "Models to measure, each a .tmac2 file or its name")
       ->option_text(" ");
-  list(app->add_option("--shape", flags->shapes,
-                       "Random models of these shapes: " +
-                           model_io::join(synth_shape_names(), ", ") + ", or a config.json"),
-       (model_io::join(synth_shape_names(), "|") + "|FILE.json").c_str());
+  add_word_list(*app, "--shape", flags->shapes,
+                "Random models of these shapes: " + model_io::join(synth_shape_names(), ", ") +
+                    ", or a config.json",
+                shape_problem)
+      ->option_text(model_io::join(synth_shape_names(), "|") + "|FILE.json");
   app->add_option("--layers", flags->layers, "Layers of the shapes instead of their own")
       ->check(CLI::Range(1, 1000).description(""))
       ->option_text("N");
-  const CLI::Validator count = CLI::Range(0, INT32_MAX / 4).description("");
-  list(app->add_option("-p,--n-prompt", flags->prompts,
-                       "Tokens of a prompt, for its prefill; 0: no such test [512]"),
-       "N")
-      ->check(count);
-  list(app->add_option("-n,--n-gen", flags->generated, "Tokens to decode; 0: no such test [128]"),
-       "N")
-      ->check(count);
-  list(app->add_option("-d,--n-depth", flags->depths,
-                       "Tokens that are in the context before decoding begins [of "
-                       "0,1024,4096,8192,16384 those that the model's context allows]"),
-       "N")
-      ->check(count);
-  list(app->add_option("-b,--batch", flags->batches, "Sequences that are decoded together [1]"),
-       "N")
-      ->check(CLI::Range(1, 1024).description(""));
+  add_number_list(*app, "-p,--n-prompt", flags->prompts,
+                  "Tokens of a prompt, for its prefill; 0: no such test [512]", 0, kMostTokens)
+      ->option_text("N");
+  add_number_list(*app, "-n,--n-gen", flags->generated, "Tokens to decode; 0: no such test [128]",
+                  0, kMostTokens)
+      ->option_text("N");
+  add_number_list(*app, "-d,--n-depth", flags->depths,
+                  "Tokens that are in the context before decoding begins [of "
+                  "0,1024,4096,8192,16384 those that the model's context allows]",
+                  0, kMostTokens)
+      ->option_text("N");
+  add_number_list(*app, "-b,--batch", flags->batches, "Sequences that are decoded together [1]", 1,
+                  1024)
+      ->option_text("N");
   app->add_option("-r,--repetitions", flags->repeats, "Times each test counts, after a warm-up [5]")
       ->check(CLI::Range(1, 10000).description(""))
       ->option_text("N");
@@ -394,20 +395,20 @@ Command add_bench(CLI::App& root) {
   app->add_option("--html", flags->html, "Also write a page with charts to this file")
       ->option_text("OUT.html");
   constexpr const char* kGroup = "Engine";
-  list(app->add_option("--device", flags->devices,
-                       "Where to run; cuda:N is the GPU of that number [auto]"),
-       "auto|cpu|cuda|cuda:N")
-      ->check(device_name_problem)
+  add_word_list(*app, "--device", flags->devices,
+                "Where to run; cuda:N is the GPU of that number [auto]", device_name_problem)
+      ->option_text("auto|cpu|cuda|cuda:N")
       ->group(kGroup);
-  list(app->add_option("--threads", flags->threads, "CPU threads [one per usable core]"), "N")
-      ->check(CLI::Range(1, 1024).description(""))
+  add_number_list(*app, "--threads", flags->threads, "CPU threads [one per usable core]", 1, 1024)
+      ->option_text("N")
       ->group(kGroup);
-  list(app->add_option("--kv-type", flags->kv_types, "Type of the KV cache [f16]"), "f16|f32")
-      ->check(one_of({"f16", "f32"}))
+  add_word_list(*app, "--kv-type", flags->kv_types, "Type of the KV cache [f16]",
+                one_of({"f16", "f32"}))
+      ->option_text("f16|f32")
       ->group(kGroup);
-  list(app->add_option("--prefill-chunk", flags->prefill_chunks, "Prompt tokens of one pass [256]"),
-       "N")
-      ->check(CLI::Range(1, 65536).description(""))
+  add_number_list(*app, "--prefill-chunk", flags->prefill_chunks, "Prompt tokens of one pass [256]",
+                  1, 65536)
+      ->option_text("N")
       ->group(kGroup);
   app->add_flag("--no-graph", flags->no_graph, "GPU: launch every kernel of a step by itself")
       ->group(kGroup);

@@ -47,15 +47,18 @@ class Markdown final : public BenchOutput {
       row += std::to_string(run["prefill_chunk"].get<int>()) + " | ";
     }
     const Json& share = test["read_bandwidth_share"];
+    const bool in_cache = test["step_fits_cache"] == true;
     row += test["test"].get<std::string>() + " | " + cell(test["avg_ts"], 1, 2) + " ± " +
            cell(test["stddev_ts"], 1, 2) + " | " + cell(test["itl"]["p50_ns"], 1e6, 3) + " | " +
            cell(test["itl"]["p99_ns"], 1e6, 3) + " | " + cell(test["achieved_gb_s"], 1, 1) + " | " +
-           (share.is_null() ? "n/a" : cell(share, 0.01, 0) + " %") + " |\n";
+           (share.is_null() ? "n/a" : cell(share, 0.01, 0) + " %" + (in_cache ? "*" : "")) + " |\n";
+    cached_ = cached_ || in_cache;
     write_stdout(row);
   }
 
   void end(const Json& report) override {
     std::string text = "\n";
+    if (cached_) text += "* what a token reads fits into the cache: GB/s is not the memory's\n";
     for (const Json& run : report["runs"]) {
       text += run["model"]["name"].get<std::string>() + " on " + run["device"].get<std::string>() +
               ": memory read at " + cell(run["read_bandwidth"]["gb_s"], 1, 1) +
@@ -69,6 +72,7 @@ class Markdown final : public BenchOutput {
 
  private:
   BenchHeader header_;
+  bool cached_ = false;
 };
 
 // A row a test: what identifies the run, then every number of the test's object.

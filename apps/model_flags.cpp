@@ -1,6 +1,7 @@
 #include "apps/model_flags.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "apps/model_folders.h"
 #include "apps/near_matches.h"
@@ -10,6 +11,8 @@
 #include "base/error.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/cuda/gpu_list.h"
+#include "model/convert.h"
+#include "model/text.h"
 
 namespace edgellm {
 namespace {
@@ -23,6 +26,17 @@ bool is_device_name(const std::string& name) {
 }
 
 }  // namespace
+
+std::string shape_problem(const std::string& shape) {
+  const std::vector<std::string> names = synth_shape_names();
+  std::error_code ignored;
+  if (std::find(names.begin(), names.end(), shape) != names.end() ||
+      std::filesystem::exists(shape, ignored)) {
+    return "";
+  }
+  return "'" + shape + "' is neither a known shape nor a config.json; known are " +
+         model_io::join(names, ", ") + did_you_mean(shape, names);
+}
 
 std::string device_name_problem(const std::string& name) {
   if (is_device_name(name)) return "";

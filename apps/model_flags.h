@@ -28,6 +28,9 @@ struct EngineFlags {
 void add_model_argument(CLI::App& app, std::string& path);
 void add_engine_options(CLI::App& app, EngineFlags& flags);
 
+// What is wrong with the name of a shape that `synth` is to make; empty for a good one.
+std::string shape_problem(const std::string& shape);
+
 // What is wrong with the name of a device and which there are; empty for a good one.
 std::string device_name_problem(const std::string& name);
 

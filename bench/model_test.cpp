@@ -182,6 +182,7 @@ TestResult TestRunner::run(const TestSpec& spec, int repeats, const std::functio
           "a test has tokens and fits the context");
   TestResult result;
   result.spec = spec;
+  const bool own_peak = reset_peak_resident();
   if (spec.kind == TestSpec::Kind::kDecode) fill(spec, &result.ttft_ns);
   run_once(spec, nullptr);
   const HostWork work_before = backend_.host_work();
@@ -193,6 +194,10 @@ TestResult TestRunner::run(const TestSpec& spec, int repeats, const std::functio
     on_run();
   }
   result.usage = process_usage();
+  if (!own_peak) {
+    result.usage.peak_resident_bytes =
+        NotAvailable{"the system keeps one peak for the whole life of the process"};
+  }
   result.host_work = difference(backend_.host_work(), work_before);
   result.head = backend_.head_stats();
   result.head.steps -= head_before.steps;

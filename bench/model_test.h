@@ -37,7 +37,7 @@ struct TestResult {
   // Decode: between two tokens of a sequence, the gaps of all runs one after the other.
   std::vector<int64_t> gaps_ns;
   int64_t cpu_ns = 0;  // of all threads in all runs
-  ProcessUsage usage;  // after the last run
+  ProcessUsage usage;  // after the last run; its peak is that of the test
   HostWork host_work;  // of all runs
   HeadStats head;      // of all runs
   StepLaunches launches;

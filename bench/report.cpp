@@ -86,6 +86,13 @@ void put_bandwidth(Json& json, const TestResult& result, const Backend& backend,
   put(json, "read_bandwidth_gb_s", Measured<double>(setting.bandwidth.gb_s));
   put(json, "read_bandwidth_share",
       gb_s.map([&](double value) { return value / setting.bandwidth.gb_s; }));
+  // Then the rate is that of the cache, and may exceed the memory's.
+  Measured<bool> fits = setting.cache_bytes.map([](uint64_t) { return false; });
+  if (fits && !bytes) fits = bytes.missing();
+  if (fits) {
+    fits = bytes->total() * result.spec.batch < static_cast<double>(*setting.cache_bytes);
+  }
+  put(json, "step_fits_cache", fits);
 }
 
 void put_device_work(Json& json, const TestResult& result, const RunSetting& setting) {

@@ -22,6 +22,7 @@ struct RunSetting {
   int prefill_chunk = 0;
   int64_t load_ns = 0;
   ReadBandwidth bandwidth;
+  Measured<uint64_t> cache_bytes;  // of the largest cache of the device
 };
 
 nlohmann::ordered_json model_json(const ModelFile& model, const std::string& name);
