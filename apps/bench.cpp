@@ -23,6 +23,7 @@
 #include "bench/machine.h"
 #include "bench/model_test.h"
 #include "bench/report.h"
+#include "bench/report_page.h"
 #include "model/convert.h"
 #include "model/text.h"
 
@@ -220,11 +221,9 @@ Json build_json() {
 class Bench {
  public:
   explicit Bench(const Flags& flags) : flags_(flags), settings_(settings_of(flags)) {
-    open_gpu();
     header_.json = {{"schema", "edgellm.bench/1"},
                     {"build", build_json()},
-                    {"machine", bench::to_json(machine_)},
-                    {"gpu", bench::gpu_json(gpu_, sensors_)}};
+                    {"machine", bench::to_json(machine_)}};
     header_.show_kv_type = flags.kv_types.size() > 1 || flags.kv_types.front() != "f16";
     header_.show_prefill_chunk = flags.prefill_chunks != std::vector<int>{0};
   }
@@ -260,23 +259,28 @@ class Bench {
     Json report = header_.json;
     report["runs"] = std::move(runs);
     output_->end(report);
+    if (!flags_.html.empty()) {
+      const std::string page = bench::report_page(report);
+      OutputFile file(flags_.html);
+      file.write(page.data(), page.size());
+      file.commit();
+    }
     return 0;
   }
 
  private:
   size_t runs_a_test() const { return static_cast<size_t>(flags_.repeats); }
 
-  void open_gpu() {
-    for (const Setting& setting : settings_) {
-      if (!setting.device.gpu) continue;
-      const GpuInfo& gpu = list_gpus().gpus[static_cast<size_t>(*setting.device.gpu)];
-      gpu_ = gpu;
-      sensors_ = bench::open_nvml_device(gpu.pci_bus_id);
+  // The GPU that the run is on, and its sensors.
+  static void describe_gpu(bench::RunSetting& run, const Device& device) {
+    if (!run.on_gpu) {
+      run.gpu = bench::NotAvailable{"the test ran on the CPU"};
+      run.sensors = run.gpu.missing();
       return;
     }
-    const bench::NotAvailable none{"no test ran on a GPU"};
-    gpu_ = none;
-    sensors_ = none;
+    const GpuInfo& gpu = list_gpus().gpus[static_cast<size_t>(*device.gpu)];
+    run.gpu = gpu;
+    run.sensors = bench::open_nvml_device(gpu.pci_bus_id);
   }
 
   Json run_setting(const Subject& subject, const Setting& setting,
@@ -291,21 +295,19 @@ class Bench {
     bench::RunSetting run;
     run.load_ns = load.elapsed_ns();
     run.model_name = subject.name;
-    run.on_gpu = setting.device.gpu.has_value();
+    // `auto` takes the CPU where a model does not fit the GPU.
+    run.on_gpu = backend->device_name().starts_with("cuda:");
+    describe_gpu(run, setting.device);
     run.threads = options.threads;
     run.kv_type = options.kv_type;
     run.prefill_chunk = options.max_rows;
-    run.cache_bytes = run.on_gpu ? gpu_.map([](const GpuInfo& gpu) { return gpu.l2_bytes; })
+    run.cache_bytes = run.on_gpu ? run.gpu.map([](const GpuInfo& gpu) { return gpu.l2_bytes; })
                                  : machine_.last_level_cache_bytes;
     run.bandwidth = run.on_gpu
                         ? bench::gpu_read_bandwidth(*setting.device.gpu, throw_if_interrupted)
                         : bench::cpu_read_bandwidth(options.threads, throw_if_interrupted);
 
-    const bench::NvmlDevice* sensors = run.on_gpu && sensors_ ? sensors_->get() : nullptr;
-    const std::string why_no_sensors = !run.on_gpu ? "the test ran on the CPU"
-                                       : sensors_  ? ""
-                                                   : sensors_.reason();
-    bench::TestRunner runner(*backend, sensors, why_no_sensors, throw_if_interrupted);
+    bench::TestRunner runner(*backend, run.sensors, throw_if_interrupted);
     Json json = bench::run_json(*backend, run);
     const Json identity = json;
     Json of_tests = Json::array();
@@ -332,8 +334,6 @@ class Bench {
   std::vector<Setting> settings_;
   bench::Machine machine_ = bench::read_machine();
   BenchHeader header_;
-  bench::Measured<GpuInfo> gpu_;
-  bench::Measured<std::shared_ptr<bench::NvmlDevice>> sensors_;
   std::vector<std::vector<TestSpec>> plans_;  // of each model, then of each shape
   std::unique_ptr<BenchOutput> output_;
   uint64_t done_runs_ = 0;

@@ -84,8 +84,7 @@ class Csv final : public BenchOutput {
     Json row = {{"build_version", header_.json["build"]["version"]},
                 {"build_revision", header_.json["build"]["revision"]},
                 {"date", header_.json["machine"]["date"]},
-                {"cpu", header_.json["machine"]["cpu"]},
-                {"gpu", header_.json["gpu"]["name"]}};
+                {"cpu", header_.json["machine"]["cpu"]}};
     for (const auto& [name, value] : run.items()) row[name] = value;
     std::vector<std::pair<std::string, Json>> fields = bench::flat_fields(row);
     for (auto& field : bench::flat_fields(test)) fields.push_back(std::move(field));

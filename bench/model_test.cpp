@@ -43,12 +43,9 @@ std::vector<double> TestResult::tokens_per_second() const {
   return rates;
 }
 
-TestRunner::TestRunner(Backend& backend, const NvmlDevice* sensors, std::string no_sensors,
+TestRunner::TestRunner(Backend& backend, Measured<std::shared_ptr<NvmlDevice>> sensors,
                        std::function<void()> poll)
-    : backend_(backend),
-      sensors_(sensors),
-      no_sensors_(std::move(no_sensors)),
-      poll_(std::move(poll)) {}
+    : backend_(backend), sensors_(std::move(sensors)), poll_(std::move(poll)) {}
 
 // Which ids they are changes no work: any will do that differ and lie in the vocabulary.
 int32_t TestRunner::id_at(int sequence, int position) const {
@@ -159,7 +156,7 @@ int64_t TestRunner::run_once(const TestSpec& spec, TestResult* result) {
 }
 
 GpuObservation TestRunner::observe(const TestSpec& spec) {
-  GpuRecording recording(*sensors_);
+  GpuRecording recording(**sensors_);
   int64_t tokens = 0;
   do {
     run_once(spec, nullptr);
@@ -205,11 +202,7 @@ TestResult TestRunner::run(const TestSpec& spec, int repeats, const std::functio
   if (spec.kind == TestSpec::Kind::kDecode) {
     result.launches = backend_.step_launches(static_cast<size_t>(spec.batch));
   }
-  if (sensors_ != nullptr) {
-    result.gpu = observe(spec);
-  } else {
-    result.gpu = NotAvailable{no_sensors_};
-  }
+  result.gpu = sensors_ ? Measured<GpuObservation>(observe(spec)) : sensors_.missing();
   return result;
 }
 

@@ -51,8 +51,9 @@ struct TestResult {
 
 class TestRunner {
  public:
-  // `poll` is called often and throws to end the work. `sensors` may be null: then why.
-  TestRunner(Backend& backend, const NvmlDevice* sensors, std::string no_sensors,
+  // `poll` is called often and may throw to end the work. `sensors` are those of the backend's
+  // GPU.
+  TestRunner(Backend& backend, Measured<std::shared_ptr<NvmlDevice>> sensors,
              std::function<void()> poll);
 
   // Runs nothing that counts: what an engine does only once is done then.
@@ -71,8 +72,7 @@ class TestRunner {
   GpuObservation observe(const TestSpec& spec);
 
   Backend& backend_;
-  const NvmlDevice* sensors_;
-  std::string no_sensors_;
+  Measured<std::shared_ptr<NvmlDevice>> sensors_;
   std::function<void()> poll_;
   std::vector<int32_t> next_;  // id that each sequence decodes first
 };

@@ -128,6 +128,34 @@ Json memory_json(const Backend& backend) {
           {"total", memory.total()}};
 }
 
+// As CUDA and NVML describe it; every field null where there is none.
+Json gpu_json(const Measured<GpuInfo>& gpu, const Measured<std::shared_ptr<NvmlDevice>>& sensors) {
+  Json json = Json::object();
+  put(json, "name", gpu.map([](const GpuInfo& g) { return g.name; }));
+  put(json, "compute_capability", gpu.map([](const GpuInfo& g) {
+    return std::to_string(g.compute_major) + "." + std::to_string(g.compute_minor);
+  }));
+  put(json, "multiprocessors", gpu.map([](const GpuInfo& g) { return g.multiprocessors; }));
+  put(json, "vram_bytes", gpu.map([](const GpuInfo& g) { return g.total_bytes; }));
+  put(json, "l2_bytes", gpu.map([](const GpuInfo& g) { return g.l2_bytes; }));
+  put(json, "pci_bus_id", gpu.map([](const GpuInfo& g) { return g.pci_bus_id; }));
+
+  const auto ask = [&]<class T>(Measured<T> (NvmlDevice::*question)() const) -> Measured<T> {
+    if (!sensors) return sensors.missing();
+    return ((**sensors).*question)();
+  };
+  put(json, "driver", ask(&NvmlDevice::driver_version));
+  put(json, "power_limit_w", ask(&NvmlDevice::power_limit_w));
+  put(json, "persistence_mode", ask(&NvmlDevice::persistence_mode));
+  const auto put_link = [&](const std::string& name, const Measured<PcieLink>& link) {
+    put(json, name + "_generation", link.map([](const PcieLink& l) { return l.generation; }));
+    put(json, name + "_width", link.map([](const PcieLink& l) { return l.width; }));
+  };
+  put_link("pcie_link", ask(&NvmlDevice::pcie_link));
+  put_link("pcie_link_max", ask(&NvmlDevice::pcie_link_max));
+  return json;
+}
+
 }  // namespace
 
 Json model_json(const ModelFile& model, const std::string& name) {
@@ -150,6 +178,7 @@ Json run_json(const Backend& backend, const RunSetting& setting) {
   return {{"model", model_json(backend.model(), setting.model_name)},
           {"backend", setting.on_gpu ? "CUDA" : "CPU"},
           {"device", backend.device_name()},
+          {"gpu", gpu_json(setting.gpu, setting.sensors)},
           {"threads", setting.threads},
           {"kv_type", setting.kv_type == KvType::kF32 ? "f32" : "f16"},
           {"prefill_chunk", setting.prefill_chunk},
@@ -229,33 +258,6 @@ Json degradation_json(const std::vector<TestResult>& results) {
     put(entry, "tokens_per_s_per_1k", slope(depths.tokens_per_s));
     json.push_back(entry);
   }
-  return json;
-}
-
-Json gpu_json(const Measured<GpuInfo>& gpu, const Measured<std::shared_ptr<NvmlDevice>>& sensors) {
-  Json json = Json::object();
-  put(json, "name", gpu.map([](const GpuInfo& g) { return g.name; }));
-  put(json, "compute_capability", gpu.map([](const GpuInfo& g) {
-    return std::to_string(g.compute_major) + "." + std::to_string(g.compute_minor);
-  }));
-  put(json, "multiprocessors", gpu.map([](const GpuInfo& g) { return g.multiprocessors; }));
-  put(json, "vram_bytes", gpu.map([](const GpuInfo& g) { return g.total_bytes; }));
-  put(json, "l2_bytes", gpu.map([](const GpuInfo& g) { return g.l2_bytes; }));
-  put(json, "pci_bus_id", gpu.map([](const GpuInfo& g) { return g.pci_bus_id; }));
-
-  const auto ask = [&]<class T>(Measured<T> (NvmlDevice::*question)() const) -> Measured<T> {
-    if (!sensors) return sensors.missing();
-    return ((**sensors).*question)();
-  };
-  put(json, "driver", ask(&NvmlDevice::driver_version));
-  put(json, "power_limit_w", ask(&NvmlDevice::power_limit_w));
-  put(json, "persistence_mode", ask(&NvmlDevice::persistence_mode));
-  const auto put_link = [&](const std::string& name, const Measured<PcieLink>& link) {
-    put(json, name + "_generation", link.map([](const PcieLink& l) { return l.generation; }));
-    put(json, name + "_width", link.map([](const PcieLink& l) { return l.width; }));
-  };
-  put_link("pcie_link", ask(&NvmlDevice::pcie_link));
-  put_link("pcie_link_max", ask(&NvmlDevice::pcie_link_max));
   return json;
 }
 

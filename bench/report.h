@@ -23,6 +23,8 @@ struct RunSetting {
   int64_t load_ns = 0;
   ReadBandwidth bandwidth;
   Measured<uint64_t> cache_bytes;  // of the largest cache of the device
+  Measured<GpuInfo> gpu;
+  Measured<std::shared_ptr<NvmlDevice>> sensors;
 };
 
 nlohmann::ordered_json model_json(const ModelFile& model, const std::string& name);
@@ -36,10 +38,6 @@ nlohmann::ordered_json test_json(const TestResult& result, const Backend& backen
 // How decode slows down with the depth, over the decode tests of a run that differ in nothing else:
 // one entry for each number of tokens and sequences.
 nlohmann::ordered_json degradation_json(const std::vector<TestResult>& results);
-
-// The GPU that runs use, as CUDA and NVML describe it; every field null where there is none.
-nlohmann::ordered_json gpu_json(const Measured<GpuInfo>& gpu,
-                                const Measured<std::shared_ptr<NvmlDevice>>& sensors);
 
 // Numbers, texts and truth values of an object and those within it, the names joined by "_". Arrays
 // and reasons are left out.
