@@ -129,4 +129,10 @@ ProcessUsage process_usage() {
   return usage;
 }
 
+bool reset_peak_resident() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << "5" << std::flush;  // proc(5)
+  return file.good();
+}
+
 }  // namespace edgellm::bench

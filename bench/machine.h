@@ -35,4 +35,7 @@ struct ProcessUsage {
 };
 ProcessUsage process_usage();
 
+// Lets peak_resident_bytes begin anew. False where the system does not allow it.
+bool reset_peak_resident();
+
 }  // namespace edgellm::bench
