@@ -1,5 +1,6 @@
 // The page of `edgellm compare --html`.
 #include "apps/compare_report.h"
+#include "base/number_format.h"
 #include "bench/html_page.h"
 #include "bench/svg_chart.h"
 
@@ -14,6 +15,13 @@ std::vector<double> gaps_in_ms(const Comparison& comparison, Sample Pair::*side)
   return gaps;
 }
 
+// The first row holds the titles.
+void add_table(bench::HtmlPage& page, std::vector<std::vector<std::string>> rows) {
+  const std::vector<std::string> titles = rows.front();
+  rows.erase(rows.begin());
+  page.table(titles, rows);
+}
+
 }  // namespace
 
 std::string to_html(const Comparison& comparison) {
@@ -21,13 +29,15 @@ std::string to_html(const Comparison& comparison) {
   bench::HtmlPage page("edgellm and " + server, comparison.ours.path + " against " +
                                                     comparison.theirs.model + ", " +
                                                     comparison.machine.date);
-  const std::vector<VerdictRow> rows = verdict(comparison);
   std::vector<bench::Tile> tiles;
-  for (const VerdictRow& row : rows) {
+  for (const VerdictRow& row : verdict(comparison)) {
     if (row.metric != "decode" && row.metric != "TTFT" && row.metric != "memory") continue;
-    tiles.push_back(
-        {row.metric, ratio_text(row),
-         value_text(row.ours, row.unit) + " against " + value_text(row.theirs, row.unit)});
+    std::string note =
+        value_text(row.ours, row.unit) + " against " + value_text(row.theirs, row.unit);
+    if (row.ratio && row.ratio->n > 1) {
+      note += "; over the pairs " + fixed(row.ratio->min, 2) + " to " + fixed(row.ratio->max, 2);
+    }
+    tiles.push_back({row.metric, row.ratio ? fixed(row.ratio->median, 2) + "x" : "n/a", note});
   }
   tiles.push_back({"same weights", comparison.same_weights.same ? "yes" : "no",
                    comparison.same_weights.reason});
@@ -37,12 +47,7 @@ std::string to_html(const Comparison& comparison) {
   page.paragraph("Both sides by the same wall clock, " + std::to_string(comparison.pairs.size()) +
                  " pairs in the order A B B A. A ratio above 1 is in edgellm's favour; in brackets "
                  "its range over the pairs.");
-  std::vector<std::vector<std::string>> cells;
-  for (const VerdictRow& row : rows) {
-    cells.push_back({row.metric, value_text(row.ours, row.unit), value_text(row.theirs, row.unit),
-                     ratio_text(row)});
-  }
-  page.table({"metric", "edgellm", server, "ratio"}, cells);
+  add_table(page, verdict_table(comparison));
   for (const std::string& sentence : remarks(comparison)) page.paragraph(sentence);
 
   const std::vector<double> ours = gaps_in_ms(comparison, &Pair::ours);
@@ -50,13 +55,14 @@ std::string to_html(const Comparison& comparison) {
   std::vector<bench::Sample> samples;
   if (!ours.empty()) samples.push_back({"edgellm", ours});
   if (!theirs.empty()) samples.push_back({server, theirs});
+  page.heading("Time between tokens");
   if (!samples.empty()) {
-    page.heading("Time between tokens");
     page.figure("Inter-token latency",
                 bench::distribution_chart(samples, "milliseconds between tokens"),
                 "The share of all gaps that are at most so long: further left is faster, steeper "
                 "is steadier.");
   }
+  add_table(page, gap_table(comparison));
   std::vector<bench::Series> series;
   for (const auto& [name, side] :
        {std::pair{std::string("edgellm"), &Pair::ours}, std::pair{server, &Pair::theirs}}) {

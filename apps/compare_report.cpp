@@ -313,6 +313,34 @@ std::vector<std::vector<std::string>> own_figures(const Comparison& comparison) 
           row("whole answer", "ms", field(&Figures::total_ns))};
 }
 
+std::vector<std::vector<std::string>> verdict_table(const Comparison& comparison) {
+  std::vector<std::vector<std::string>> rows = {{"by the same wall clock", "edgellm",
+                                                 comparison.theirs.software,
+                                                 "ratio (range over pairs)"}};
+  for (const VerdictRow& row : verdict(comparison)) {
+    rows.push_back({row.metric, value_text(row.ours, row.unit), value_text(row.theirs, row.unit),
+                    ratio_text(row)});
+  }
+  return rows;
+}
+
+std::vector<std::vector<std::string>> gap_table(const Comparison& comparison) {
+  std::vector<std::vector<std::string>> rows = {
+      {"all gaps between tokens", "n", "mean", "p50", "p90", "p95", "p99", "max"}};
+  for (const auto& [name, side] : {std::pair{std::string("edgellm"), &Pair::ours},
+                                   std::pair{comparison.theirs.software, &Pair::theirs}}) {
+    const bench::LatencySummary gaps = pooled_gaps(comparison, side);
+    if (gaps.n == 0) {
+      rows.push_back({name, "0", "n/a", "n/a", "n/a", "n/a", "n/a", "n/a"});
+      continue;
+    }
+    const auto ms = [](auto ns) { return milliseconds(static_cast<double>(ns)); };
+    rows.push_back({name, std::to_string(gaps.n), ms(gaps.mean_ns), ms(gaps.p50_ns),
+                    ms(gaps.p90_ns), ms(gaps.p95_ns), ms(gaps.p99_ns), ms(gaps.max_ns)});
+  }
+  return rows;
+}
+
 std::string to_text(const Comparison& comparison) {
   const auto ours = facts(comparison.ours);
   const auto theirs = facts(comparison.theirs);
@@ -333,33 +361,11 @@ std::string to_text(const Comparison& comparison) {
           comparison.prompt_source + " after a nonce, the answer " +
           std::to_string(comparison.max_tokens) + " tokens at most, temperature 0.\n\n";
 
-  const std::string server = comparison.theirs.software;
-  std::vector<std::vector<std::string>> rows = {
-      {"by the same wall clock", "edgellm", server, "ratio (range over pairs)"}};
-  for (const VerdictRow& row : verdict(comparison)) {
-    rows.push_back({row.metric, value_text(row.ours, row.unit), value_text(row.theirs, row.unit),
-                    ratio_text(row)});
-  }
-  text += table(rows) + "A ratio above 1 is in edgellm's favour.\n\n";
-
-  rows = {{"all gaps between tokens", "n", "mean", "p50", "p90", "p95", "p99", "max"}};
-  for (const auto& [name, of_side] :
-       {std::pair{std::string("edgellm"), &Pair::ours}, std::pair{server, &Pair::theirs}}) {
-    const bench::LatencySummary gaps = pooled_gaps(comparison, of_side);
-    if (gaps.n == 0) {
-      rows.push_back({name, "0", "n/a", "n/a", "n/a", "n/a", "n/a", "n/a"});
-      continue;
-    }
-    const auto ms = [](auto ns) { return milliseconds(static_cast<double>(ns)); };
-    rows.push_back({name, std::to_string(gaps.n), ms(gaps.mean_ns), ms(gaps.p50_ns),
-                    ms(gaps.p90_ns), ms(gaps.p95_ns), ms(gaps.p99_ns), ms(gaps.max_ns)});
-  }
-  text += table(rows) + "\n";
-
-  rows = own_figures(comparison);
-  rows.insert(rows.begin(), {"by each side's own clock", "edgellm", server});
-  text += table(rows) + "\n";
+  std::vector<std::vector<std::string>> rows = own_figures(comparison);
+  rows.insert(rows.begin(), {"by each side's own clock", "edgellm", comparison.theirs.software});
+  text += table(rows) + "\n" + table(gap_table(comparison)) + "\n";
   for (const std::string& sentence : remarks(comparison)) text += wrapped("- " + sentence, 100, 2);
+  text += "\n" + table(verdict_table(comparison)) + "A ratio above 1 is in edgellm's favour.\n";
   return text;
 }
 

@@ -82,8 +82,12 @@ std::string value_text(const Measured<double>& value, const std::string& unit);
 std::vector<std::pair<std::string, std::string>> facts(const OurInfo& ours);
 std::vector<std::pair<std::string, std::string>> facts(const peers::PeerInfo& theirs);
 
-// Rows of "metric, edgellm, server": the figures that each side's own clock gives.
+// Tables; the first row of the last two holds the titles of the columns.
+// "metric, edgellm, server": the figures that each side's own clock gives.
 std::vector<std::vector<std::string>> own_figures(const Comparison& comparison);
+// All gaps of either side, with percentiles.
+std::vector<std::vector<std::string>> gap_table(const Comparison& comparison);
+std::vector<std::vector<std::string>> verdict_table(const Comparison& comparison);
 
 std::string to_text(const Comparison& comparison);
 nlohmann::ordered_json to_json(const Comparison& comparison);  // edgellm.compare/1, docs/compare.md

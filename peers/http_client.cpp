@@ -110,6 +110,7 @@ HttpResponse HttpClient::send(const Call& call) const {
   request.method = call.method;
   request.path = address_.path + call.path;
   request.set_header("Accept", "*/*");
+  request.set_header("Accept-Encoding", "identity");  // who compresses a stream holds it back
   request.set_header("User-Agent", "edgellm");
   if (call.method == "POST") {
     request.set_header("Content-Type", "application/json");
