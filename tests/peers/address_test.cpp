@@ -30,7 +30,7 @@ TEST_CASE("OLLAMA_HOST in all of Ollama's forms") {
   CHECK(text("example.com:80/ollama") == "http://example.com:80/ollama");
 }
 
-TEST_CASE("--url") {
+TEST_CASE("addresses in the form of --url") {
   const auto text = [](const std::string& value) { return parse_url(value).text(); };
   CHECK(text("http://localhost:8080") == "http://localhost:8080");
   CHECK(text("http://localhost:8080/") == "http://localhost:8080");
