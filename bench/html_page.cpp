@@ -1,5 +1,6 @@
 #include "bench/html_page.h"
 
+#include <algorithm>
 #include <cctype>
 
 #include "base/error.h"
@@ -83,21 +84,24 @@ void HtmlPage::figure(const std::string& title, const std::string& svg,
 
 void HtmlPage::table(const std::vector<std::string>& columns,
                      const std::vector<std::vector<std::string>>& rows) {
-  const auto is_numeric = [&](size_t column) {
-    return !rows.empty() && is_number(rows.front()[column]);
-  };
+  for (const std::vector<std::string>& row : rows) {
+    require(row.size() == columns.size(), "a table's row has a cell for each column");
+  }
+  std::vector<std::string> open;  // of each column, after "<th" or "<td"
+  for (size_t c = 0; c < columns.size(); ++c) {
+    const bool has_numbers =
+        std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return is_number(row[c]); });
+    open.push_back(has_numbers ? " class=\"n\">" : ">");
+  }
   body_ += "<div class=\"card scroll\"><table><thead><tr>";
   for (size_t c = 0; c < columns.size(); ++c) {
-    body_ += std::string(is_numeric(c) ? "<th class=\"n\">" : "<th>") + escape_html(columns[c]) +
-             "</th>";
+    body_ += "<th" + open[c] + escape_html(columns[c]) + "</th>";
   }
   body_ += "</tr></thead><tbody>\n";
   for (const std::vector<std::string>& row : rows) {
-    require(row.size() == columns.size(), "a table's row has a cell for each column");
     body_ += "<tr>";
-    for (const std::string& cell : row) {
-      body_ +=
-          std::string(is_number(cell) ? "<td class=\"n\">" : "<td>") + escape_html(cell) + "</td>";
+    for (size_t c = 0; c < columns.size(); ++c) {
+      body_ += "<td" + open[c] + escape_html(row[c]) + "</td>";
     }
     body_ += "</tr>\n";
   }

@@ -23,7 +23,7 @@ class HtmlPage {
   void tiles(const std::vector<Tile>& tiles);
   // `svg` from bench/svg_chart.h; the caption says how to read it.
   void figure(const std::string& title, const std::string& svg, const std::string& caption);
-  // Cells that begin with a digit are aligned to the right.
+  // A column with a cell that begins with a digit is aligned to the right.
   void table(const std::vector<std::string>& columns,
              const std::vector<std::vector<std::string>>& rows);
   // Names and values below each other, for what was measured with what.

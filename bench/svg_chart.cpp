@@ -116,6 +116,11 @@ Range widened(Range range) {
   return {range.low - half, range.high + half};
 }
 
+// Where a chart of these values ends: one stall of a second must not press all else together.
+double shown_end(const std::vector<double>& sorted) {
+  return std::min(sorted.back(), 2 * nearest_rank(std::span<const double>(sorted), 99));
+}
+
 }  // namespace
 
 std::string escape_html(const std::string& raw) {
@@ -212,11 +217,7 @@ std::string histogram(const std::vector<double>& values, const Axes& axes) {
   require(!values.empty(), "a chart needs a point");
   std::vector<double> sorted = values;
   std::sort(sorted.begin(), sorted.end());
-  const double low = sorted.front();
-  // One stall of a second must not press everything else into a single bin.
-  const double p99 = nearest_rank(std::span<const double>(sorted), 99);
-  const double high = std::min(sorted.back(), 2 * p99);
-  const Range range = widened({low, high});
+  const Range range = widened({sorted.front(), shown_end(sorted)});
   const size_t n_bins = std::clamp<size_t>(sorted.size() / 8, 8, kMaxBins);
   const double width = (range.high - range.low) / static_cast<double>(n_bins);
   std::vector<size_t> counts(n_bins, 0);
@@ -249,14 +250,24 @@ std::string histogram(const std::vector<double>& values, const Axes& axes) {
 }
 
 std::string distribution_chart(const std::vector<Sample>& samples, const std::string& x_label) {
-  std::vector<Series> series;
+  std::vector<std::vector<double>> all;
+  double end = 0;
   for (const Sample& sample : samples) {
     require(!sample.values.empty(), "a chart needs a point");
-    std::vector<double> sorted = sample.values;
-    std::sort(sorted.begin(), sorted.end());
-    Series curve{sample.name, {{sorted.front(), 0}}};
+    all.push_back(sample.values);
+    std::sort(all.back().begin(), all.back().end());
+    end = std::max(end, shown_end(all.back()));
+  }
+  std::vector<Series> series;
+  for (size_t s = 0; s < all.size(); ++s) {
+    const std::vector<double>& sorted = all[s];
+    Series curve{samples[s].name, {{sorted.front(), 0}}};
     const auto count = static_cast<double>(sorted.size());
     for (size_t i = 0; i < sorted.size(); ++i) {
+      if (sorted[i] > end) {
+        curve.points.push_back({end, 100 * static_cast<double>(i) / count});
+        break;
+      }
       if (i + 1 < sorted.size() && sorted[i] == sorted[i + 1]) continue;
       curve.points.push_back({sorted[i], 100 * static_cast<double>(i) / count});
       curve.points.push_back({sorted[i], 100 * static_cast<double>(i + 1) / count});

@@ -31,11 +31,12 @@ struct Axes {
 // All series in one frame. Where there is more than one, a legend stands above.
 std::string line_chart(const std::vector<Series>& series, const Axes& axes);
 
-// How many of the values fall into each of at most 40 bins of equal width. Values beyond the 99th
-// percentile's double count in the last bin, which then says so.
+// How many of the values fall into each of at most 40 bins of equal width. Values beyond twice
+// the 99th percentile count in the last bin, which then says so.
 std::string histogram(const std::vector<double>& values, const Axes& axes);
 
-// The share of values (y, 0 to 100 %) that are at most x, one curve a series of values.
+// The share of values (y, 0 to 100 %) that are at most x, one curve a series of values. It ends at
+// twice the largest 99th percentile: a curve that leaves the chart below 100 % has values beyond.
 struct Sample {
   std::string name;
   std::vector<double> values;
