@@ -22,6 +22,8 @@ Command add_tokenize(CLI::App& root);
 Command add_perplexity(CLI::App& root);
 Command add_logits(CLI::App& root);
 Command add_synth(CLI::App& root);
+Command add_bench(CLI::App& root);
+Command add_compare(CLI::App& root);
 Command add_devices(CLI::App& root);
 Command add_completion(CLI::App& root);
 Command add_help(CLI::App& root);

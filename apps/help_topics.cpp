@@ -14,9 +14,20 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"HOME", "The home folder, for ~/.local/share."},
       {"CUDA_VISIBLE_DEVICES",
        "Which GPUs there are, in which order; read by NVIDIA's driver. Set and empty: none."},
+      {"OLLAMA_HOST",
+       "Where compare --ollama finds Ollama, in Ollama's own forms: HOST, HOST:PORT, :PORT or "
+       "http://HOST:PORT; 127.0.0.1:11434 unless set."},
+      {"EDGELLM_API_KEY", "The API key that compare sends to the server of --url, if any."},
+      {"SSL_CERT_FILE",
+       "Certificates that compare trusts for https, those of the system unless set; read by "
+       "OpenSSL."},
       {"EDGELLM_ISA",
        "Instruction set of the CPU kernels: portable, avx2 or avx512, for comparing them. The "
        "result is the same."},
+      {"TMPDIR", "Where bench keeps the random model of a --shape while it runs, /tmp unless set."},
+      {"EDGELLM_NVML",
+       "The NVML library that bench reads a GPU's sensors with, instead of the driver's "
+       "libnvidia-ml.so.1."},
   };
   return variables;
 }
@@ -33,6 +44,8 @@ const std::vector<ExitStatus>& exit_statuses() {
       {code(ExitCode::kDevice), "No device memory, or no usable GPU where one was demanded."},
       {code(ExitCode::kPromptDoesNotFit), "The prompt does not fit the context."},
       {code(ExitCode::kVerification), "verify: the file is readable, but a check failed."},
+      {code(ExitCode::kPeerUnavailable),
+       "compare: the server or its model is not there, or an answer of it was not whole."},
       {"129, 130, 143", "Ended by SIGHUP, SIGINT, SIGTERM."},
   };
   return statuses;

@@ -1,6 +1,7 @@
 #include "apps/model_flags.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "apps/model_folders.h"
 #include "apps/near_matches.h"
@@ -10,6 +11,8 @@
 #include "base/error.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/cuda/gpu_list.h"
+#include "model/convert.h"
+#include "model/text.h"
 
 namespace edgellm {
 
@@ -19,6 +22,24 @@ bool is_device_name(const std::string& name) {
   return name.starts_with(kPrefix) && name.size() > kPrefix.size() && name.size() <= 8 &&
          std::all_of(name.begin() + kPrefix.size(), name.end(),
                      [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::string shape_problem(const std::string& shape) {
+  const std::vector<std::string> names = synth_shape_names();
+  std::error_code ignored;
+  if (std::find(names.begin(), names.end(), shape) != names.end() ||
+      std::filesystem::exists(shape, ignored)) {
+    return "";
+  }
+  return "'" + shape + "' is neither a known shape nor a config.json; known are " +
+         model_io::join(names, ", ") + did_you_mean(shape, names);
+}
+
+std::string device_name_problem(const std::string& name) {
+  if (is_device_name(name)) return "";
+  // The nearest word to gpu is cpu, which nobody means who types it.
+  return "unknown device " + name + "; use auto, cpu, cuda or cuda:N" +
+         (name == "gpu" ? "; did you mean cuda?" : did_you_mean(name, {"auto", "cpu", "cuda"}));
 }
 
 void add_model_argument(CLI::App& app, std::string& path) {
@@ -35,13 +56,7 @@ void add_engine_options(CLI::App& app, EngineFlags& flags) {
       ->option_text("N")
       ->group(kGroup);
   app.add_option("--device", flags.device, "Where to run; cuda:N is the GPU of that number [auto]")
-      ->check([](const std::string& name) {
-        if (is_device_name(name)) return std::string();
-        // The nearest word to gpu is cpu, which nobody means who types it.
-        return "unknown device " + name + "; use auto, cpu, cuda or cuda:N" +
-               (name == "gpu" ? "; did you mean cuda?"
-                              : did_you_mean(name, {"auto", "cpu", "cuda"}));
-      })
+      ->check(device_name_problem)
       ->option_text("auto|cpu|cuda|cuda:N")
       ->group(kGroup);
   app.add_option("--threads", flags.threads, "CPU threads [one per usable core]")
@@ -137,27 +152,6 @@ EngineOptions engine_options(const EngineFlags& flags, const ModelConfig& config
   options.use_graph = !flags.no_graph;
   options.full_head = flags.full_head;
   return options;
-}
-
-uint64_t weight_bytes_per_token(const ModelFile& model, uint64_t head_copy_bytes) {
-  const DenseTensor& embedding = model.weights().embedding;
-  uint64_t bytes = 0;
-  for (const Section& section : model.sections()) {
-    if (section.dtype != DType::kU8) bytes += section.bytes;
-  }
-  const auto bytes_of = [](const DenseTensor& tensor) {
-    const uint64_t element_bytes = tensor.dtype == DType::kF32 ? 4 : 2;
-    return element_bytes * static_cast<uint64_t>(tensor.rows) * static_cast<uint64_t>(tensor.cols);
-  };
-  if (!model.config().tied_head) bytes -= bytes_of(embedding);
-  if (head_copy_bytes > 0) bytes += head_copy_bytes - bytes_of(model.weights().head);
-  return bytes;
-}
-
-uint64_t kv_cache_bytes(const ModelConfig& config, int context, KvType type) {
-  const uint64_t element_bytes = type == KvType::kF32 ? 4 : 2;
-  return 2 * element_bytes * static_cast<uint64_t>(config.layers) *
-         static_cast<uint64_t>(config.kv_dim()) * static_cast<uint64_t>(context);
 }
 
 }  // namespace edgellm

@@ -12,6 +12,7 @@
 #include "apps/terminal.h"
 #include "base/progress.h"
 #include "engine/backend.h"
+#include "engine/token_bytes.h"
 #include "model/model_file.h"
 #include "tokenizer/tokenizer.h"
 
@@ -36,6 +37,12 @@ bool is_device_name(const std::string& name);
 
 void add_model_argument(CLI::App& app, std::string& path);
 void add_engine_options(CLI::App& app, EngineFlags& flags);
+
+// What is wrong with the name of a shape that `synth` is to make; empty for a good one.
+std::string shape_problem(const std::string& shape);
+
+// What is wrong with the name of a device and which there are; empty for a good one.
+std::string device_name_problem(const std::string& name);
 
 // Where a model is to run.
 struct Device {
@@ -72,13 +79,5 @@ void check_contents(const ModelFile& model, const EngineFlags& flags);
 
 // `context` overrides the flag where it is not 0: commands that know how many positions they need.
 EngineOptions engine_options(const EngineFlags& flags, const ModelConfig& config, int context = 0);
-
-// Bytes that a decoded token reads of the weights: everything but the embedding table, of which it
-// reads one row. A tied head is that table, and is read. With a compressed copy of the head, that
-// is read instead (MemoryPlan::head_copy).
-uint64_t weight_bytes_per_token(const ModelFile& model, uint64_t head_copy_bytes = 0);
-
-// Bytes of the KV cache of one sequence.
-uint64_t kv_cache_bytes(const ModelConfig& config, int context, KvType type);
 
 }  // namespace edgellm

@@ -48,12 +48,12 @@ void add_prompt_options(CLI::App& app, PromptFlags& flags, PromptForms forms) {
   if (forms == kText) {
     add("TEXT", flags.positional, "The text; - reads it from standard input")->option_text(" ");
   }
-  if (forms == kAll || forms == kOptions) {
+  if (forms == kAll || forms == kOptions || forms == kTextOptions) {
     add("-p,--prompt", flags.text, "The prompt, as an option")->option_text("TEXT");
   }
   add("-f,--file", flags.file, "Read the text from a file; - is standard input")
       ->option_text("FILE");
-  if (forms != kText) {
+  if (forms != kText && forms != kTextOptions) {
     add("--ids-file", flags.ids_file, "Token ids instead of text: a JSON array, used as it is")
         ->option_text("FILE.json");
   }

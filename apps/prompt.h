@@ -25,10 +25,11 @@ struct PromptFlags {
 
 // Which of the forms a command takes.
 enum class PromptForms {
-  kAll,      // PROMPT, -p, -f, --ids-file
-  kText,     // TEXT, -f
-  kOptions,  // -p, -f, --ids-file
-  kFiles,    // -f, --ids-file
+  kAll,          // PROMPT, -p, -f, --ids-file
+  kText,         // TEXT, -f
+  kOptions,      // -p, -f, --ids-file
+  kTextOptions,  // -p, -f
+  kFiles,        // -f, --ids-file
 };
 
 // Adds the options, which exclude each other.

@@ -220,7 +220,7 @@ void print_verbose(const Report& report) {
                       (memory.head_copy > 0 ? human_bytes(memory.head_copy) + " int8 head, " : "") +
                       human_bytes(memory.kv_cache) + " KV cache, " + human_bytes(memory.workspace) +
                       " workspace");
-  const StepLaunches step = report.backend->step_launches();
+  const StepLaunches step = report.backend->step_launches(1);
   if (step.launches > 0) {
     line("launches:",
          std::to_string(step.launches) + " per token" +

@@ -1,11 +1,9 @@
 // edgellm synth: a model of random weights, for tests and measurements.
-#include <algorithm>
-#include <filesystem>
 #include <memory>
 
 #include "apps/commands.h"
 #include "apps/files.h"
-#include "apps/near_matches.h"
+#include "apps/model_flags.h"
 #include "apps/terminal.h"
 #include "apps/text_format.h"
 #include "model/convert.h"
@@ -18,17 +16,6 @@ struct Flags {
   SynthOptions options;
   std::string output;
 };
-
-std::string shape_problem(const std::string& shape) {
-  const std::vector<std::string> names = synth_shape_names();
-  std::error_code ignored;
-  if (std::find(names.begin(), names.end(), shape) != names.end() ||
-      std::filesystem::exists(shape, ignored)) {
-    return "";
-  }
-  return "'" + shape + "' is neither a known shape nor a config.json; known are " +
-         model_io::join(names, ", ") + did_you_mean(shape, names);
-}
 
 int synth(Flags& flags) {
   require_writable(flags.output);

@@ -1,37 +1,6 @@
 #include "apps/text_format.h"
 
-#include <array>
-#include <cstdio>
-
 namespace edgellm {
-namespace {
-
-// Three digits or so in the largest unit that keeps the number above 1.
-std::string scaled(uint64_t value, const std::array<const char*, 5>& units) {
-  auto number = static_cast<double>(value);
-  size_t unit = 0;
-  // 999.95 would be printed as 1000.0.
-  while (number >= 999.95 && unit + 1 < units.size()) {
-    number /= 1000;
-    ++unit;
-  }
-  return fixed(number, unit == 0 ? 0 : 1) + units[unit];
-}
-
-}  // namespace
-
-std::string fixed(double value, int decimals) {
-  std::array<char, 400> text;  // the longest double has 309 digits before the point
-  std::snprintf(text.data(), text.size(), "%.*f", decimals, value);
-  return text.data();
-}
-
-std::string human_bytes(uint64_t bytes) {
-  return scaled(bytes, {" bytes", " kB", " MB", " GB", " TB"});
-}
-
-std::string human_count(uint64_t count) { return scaled(count, {"", " k", " M", " B", " T"}); }
-
 std::string wrapped(std::string_view text, size_t width, size_t indent) {
   std::string lines;
   size_t columns = 0;  // of the present line; 0: nothing is on it yet

@@ -1,20 +1,13 @@
-// Numbers and paragraphs as people read them.
+// Paragraphs as people read them; numbers are in base/number_format.h.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "base/number_format.h"
+
 namespace edgellm {
-
-std::string fixed(double value, int decimals);
-
-// "7.1 MB": decimal units, as disks are sold and memory bandwidths are stated.
-std::string human_bytes(uint64_t bytes);
-
-// "17.3 M", "2.4 B".
-std::string human_count(uint64_t count);
 
 // The text in lines of at most `width` columns (a longer word stands alone), each but the first
 // indented, each ended by a newline. A byte counts as a column: our texts are ASCII.

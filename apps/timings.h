@@ -1,22 +1,20 @@
 // How long things took.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
+
+#include "base/clock.h"
 
 namespace edgellm {
 
 class Stopwatch {
  public:
-  int64_t elapsed_ns() const {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start_).count();
-  }
+  int64_t elapsed_ns() const { return now_ns() - start_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point start_ = Clock::now();
+  int64_t start_ = now_ns();
 };
 
 // Of a set of durations; all 0 for an empty one. Nearest-rank: only values that occurred.

@@ -1,14 +1,21 @@
 #include "apps/version.h"
 
+#include <string_view>
+
 #include "apps/terminal.h"
 
 namespace edgellm {
 
 BuildInfo build_info() {
-  return {.version = EDGELLM_VERSION,
-          .revision = EDGELLM_REVISION,
-          .cuda_version = EDGELLM_CUDA_VERSION,
-          .compiler = EDGELLM_COMPILER};
+  return {
+      .version = EDGELLM_VERSION,
+      .revision = EDGELLM_REVISION,
+      .cuda_version = EDGELLM_CUDA_VERSION,
+      .compiler = EDGELLM_COMPILER,
+      .build_type = EDGELLM_BUILD_TYPE,
+      .flags = EDGELLM_FLAGS,
+      .cuda_flags = std::string_view(EDGELLM_CUDA_VERSION).empty() ? "" : EDGELLM_CUDA_FLAGS_TEXT,
+      .cuda_architectures = EDGELLM_CUDA_ARCHITECTURES};
 }
 
 void print_version(bool json) {

@@ -1,5 +1,4 @@
-// Random operands made on the GPU (gigabytes of weights would take the host minutes), and a kernel
-// that does nothing but read.
+// Random operands made on the GPU: gigabytes of weights would take the host minutes.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,8 +15,5 @@ void fill_ternary(uint32_t* words, size_t n, uint64_t seed, cudaStream_t stream)
 void fill_f32(float* values, size_t n, float scale, uint64_t seed, cudaStream_t stream);
 void fill_f16(uint16_t* values, size_t n, float scale, uint64_t seed, cudaStream_t stream);
 void fill_bf16(uint16_t* values, size_t n, float scale, uint64_t seed, cudaStream_t stream);
-
-// Reads n words of 16 bytes; *sink changes only by chance.
-void read_all(const uint4* words, size_t n, uint32_t* sink, cudaStream_t stream);
 
 }  // namespace edgellm::bench

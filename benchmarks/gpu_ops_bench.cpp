@@ -18,6 +18,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bench/cuda/graph_time.h"
+#include "bench/read_bandwidth.h"
+#include "bench/statistics.h"
 #include "benchmarks/device_data.h"
 #include "benchmarks/op_bytes.h"
 #include "benchmarks/unfused.h"
@@ -32,7 +35,6 @@ namespace {
 
 using cuda::cuda_check;
 
-constexpr int kWarmUps = 3;
 constexpr int kHeadLaunches = 4;  // in a graph, all of the same head
 
 struct Options {
@@ -111,37 +113,9 @@ class Memory {
 
 // ---- Time ---------------------------------------------------------------------------------------
 
-class TimedEvent {
- public:
-  TimedEvent() { cuda_check(cudaEventCreate(&event_), "creating an event"); }
-  ~TimedEvent() { cudaEventDestroy(event_); }
-  TimedEvent(const TimedEvent&) = delete;
-  TimedEvent& operator=(const TimedEvent&) = delete;
-  operator cudaEvent_t() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
 // Median time of what `work` launches, as one graph.
 double graph_time_us(const Stream& stream, int repeats, const std::function<void()>& work) {
-  Capture capture(stream);
-  work();
-  const GraphExec graph(capture.finish());
-  const TimedEvent begin;
-  const TimedEvent end;
-  std::vector<double> times;
-  for (int i = 0; i < kWarmUps + repeats; ++i) {
-    cuda_check(cudaEventRecord(begin, stream), "recording an event");
-    graph.launch(stream);
-    cuda_check(cudaEventRecord(end, stream), "recording an event");
-    cuda_check(cudaEventSynchronize(end), "running a graph");
-    float ms = 0;
-    cuda_check(cudaEventElapsedTime(&ms, begin, end), "reading the time");
-    if (i >= kWarmUps) times.push_back(1000.0 * static_cast<double>(ms));
-  }
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
+  return summarise(graph_times_us(stream, repeats, work, [] {})).median;
 }
 
 struct Device {
@@ -150,26 +124,8 @@ struct Device {
   double read_gb_s = 0;
 };
 
-Device measure_device(const GpuInfo& gpu, const Stream& stream, int repeats) {
-  Device device;
-  device.name = gpu.name;
-  int l2 = 0;
-  cuda_check(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, gpu.index),
-             "reading the size of the L2 cache");
-  device.l2_bytes = static_cast<uint64_t>(l2);
-  size_t free_bytes = 0;
-  size_t total_bytes = 0;
-  cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's free memory");
-  const size_t bytes = std::min<size_t>(free_bytes / 2, size_t{2} << 30) / 256 * 256;
-  Memory memory(stream);
-  const size_t words = bytes / sizeof(uint4);
-  const float* const data = memory.floats(bytes / sizeof(float), 1.0f);
-  uint32_t* const sink = memory.zeros<uint32_t>(1);
-  const double us = graph_time_us(stream, std::max(repeats / 3, 3), [&] {
-    read_all(reinterpret_cast<const uint4*>(data), words, sink, stream);
-  });
-  device.read_gb_s = static_cast<double>(bytes) / us / 1000.0;
-  return device;
+Device measure_device(const GpuInfo& gpu) {
+  return {gpu.name, gpu.l2_bytes, gpu_read_bandwidth(gpu.index, [] {}).median_gb_s};
 }
 
 // ---- A model's operands -------------------------------------------------------------------------
@@ -708,7 +664,7 @@ void benchmark(const Options& options) {
   cuda_check(cudaSetDevice(list.gpus.front().index), "selecting the GPU");
   cuda::require_code();
   const Stream stream;
-  const Device device = measure_device(list.gpus.front(), stream, options.repeats);
+  const Device device = measure_device(list.gpus.front());
   Benchmark benchmark(options, device, stream);
   for (const std::string& shape : options.shapes) benchmark.run(shape);
   if (!options.csv.empty()) write_csv(options.csv, device, benchmark.results());

@@ -17,7 +17,7 @@ install(FILES "${user_files}/zsh/_edgellm"
 install(FILES "${user_files}/fish/edgellm.fish"
         DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")
 
-file(GLOB pages CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/docs/*.md")
+file(GLOB pages CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/docs/*.md" "${CMAKE_SOURCE_DIR}/docs/*.png")
 install(FILES "${CMAKE_SOURCE_DIR}/README.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(FILES ${pages} DESTINATION "${CMAKE_INSTALL_DOCDIR}/docs")
 set(EDGELLM_PACKAGER "edgellm authors <edgellm@localhost>" CACHE STRING

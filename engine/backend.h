@@ -75,10 +75,18 @@ struct HeadStats {
   }
 };
 
-// How a GPU is told to run a decode step of one row; zeros where there was none yet.
+// How a GPU is told to run a decode step; zeros where there was none of so many rows yet.
 struct StepLaunches {
-  size_t launches = 0;     // by the host, per token
+  size_t launches = 0;     // by the host, per step
   size_t graph_nodes = 0;  // 0 where kernels are launched one by one
+};
+
+// What the host had to do for a GPU up to now: all zeros on the CPU.
+struct HostWork {
+  uint64_t to_device_bytes = 0;   // copied, of inputs of passes
+  uint64_t to_host_bytes = 0;     // copied or written by the GPU, of results
+  uint64_t synchronisations = 0;  // calls that wait for the GPU
+  uint64_t polls = 0;             // calls that ask whether it is still at work
 };
 
 class Backend {
@@ -101,7 +109,11 @@ class Backend {
 
   virtual std::string device_name() const = 0;  // "cpu (AMD EPYC, avx512, 2 threads)"
   virtual MemoryPlan memory() const = 0;
-  virtual StepLaunches step_launches() const { return {}; }
+  virtual StepLaunches step_launches(size_t rows) const {
+    static_cast<void>(rows);
+    return {};
+  }
+  virtual HostWork host_work() const { return {}; }
   virtual HeadStats head_stats() const = 0;
   virtual int context() const = 0;   // positions per sequence
   virtual int max_rows() const = 0;  // rows of one pass at most

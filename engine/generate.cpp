@@ -1,18 +1,12 @@
 #include "engine/generate.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace edgellm {
 namespace {
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 void check_prompt(const Backend& backend, const GenerateRequest& request) {
   const int vocab = backend.model().config().vocab;

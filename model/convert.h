@@ -67,6 +67,7 @@ struct SynthOptions {
   std::string shape;  // a name of synth_shape_names(), or the path of a config.json
   std::optional<int> layers;
   std::optional<int> vocab;
+  std::optional<int> context;  // positions instead of the shape's maximum
   uint64_t seed = 0;
   Progress progress;
 };

@@ -256,6 +256,7 @@ void write_synth(const SynthOptions& options, const std::string& output) {
   config = synth_config(options.shape);
   if (options.layers) config.layers = *options.layers;
   if (options.vocab) config.vocab = *options.vocab;
+  if (options.context) config.max_context = *options.context;
   validate(config);
   const std::vector<std::string> names = synth_shape_names();
   const bool is_named = std::find(names.begin(), names.end(), options.shape) != names.end();

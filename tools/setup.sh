@@ -12,6 +12,7 @@ packages=(
   libutf8proc-dev    # Unicode normalisation
   libxxhash-dev      # checksums
   libedit-dev        # line editing of chat
+  libcpp-httplib-dev # HTTP, to compare with other programs' servers
   catch2 zlib1g-dev python3  # tests
   groff-base zsh fish  # tests of man pages and completions
   file               # Debian package

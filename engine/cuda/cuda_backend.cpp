@@ -52,13 +52,17 @@ std::string claim_gpu(const ModelFile& model, const EngineOptions& options) {
 // written again.
 class InFlight {
  public:
-  explicit InFlight(cudaStream_t stream) : stream_(stream) {}
-  ~InFlight() { cudaStreamSynchronize(stream_); }
+  InFlight(cudaStream_t stream, HostWork& host_work) : stream_(stream), host_work_(host_work) {}
+  ~InFlight() {
+    cudaStreamSynchronize(stream_);
+    ++host_work_.synchronisations;
+  }
   InFlight(const InFlight&) = delete;
   InFlight& operator=(const InFlight&) = delete;
 
  private:
   cudaStream_t stream_;
+  HostWork& host_work_;
 };
 
 class CudaBackend final : public Backend {
@@ -85,7 +89,7 @@ class CudaBackend final : public Backend {
   void forward(const Batch& batch, const Outputs& outputs) override {
     check_pass(batch, outputs, config_, options_, context_);
     use_gpu();
-    const InFlight in_flight(stream_);
+    const InFlight in_flight(stream_, host_work_);
     begin_pass(batch, outputs);
     if (is_decode_step(batch, outputs)) {
       const size_t rows = batch.ids.size();
@@ -118,7 +122,7 @@ class CudaBackend final : public Backend {
     check_pass(batch, outputs, config_, options_, context_);
 
     use_gpu();
-    const InFlight in_flight(stream_);
+    const InFlight in_flight(stream_, host_work_);
     begin_pass(batch, outputs);
     uint32_t step = launch_step(1, banned.size());
     for (int i = 0; i < n_steps; ++i) {
@@ -127,7 +131,7 @@ class CudaBackend final : public Backend {
       if (!on_token(chosen) || chosen < 0) break;
       step = next;
     }
-    stream_.wait();
+    wait();
   }
 
   std::string device_name() const override { return name_; }
@@ -148,12 +152,13 @@ class CudaBackend final : public Backend {
     }
     return stats;
   }
-  StepLaunches step_launches() const override {
-    const auto step = steps_.lower_bound({1, 0});
-    if (step == steps_.end() || step->first.first != 1) return {};
+  StepLaunches step_launches(size_t rows) const override {
+    const auto step = steps_.lower_bound({rows, 0});
+    if (step == steps_.end() || step->first.first != rows) return {};
     const auto& [kernels, graph] = step->second;
     return graph ? StepLaunches{1, kernels} : StepLaunches{kernels, 0};
   }
+  HostWork host_work() const override { return host_work_; }
   int context() const override { return context_; }
   int max_rows() const override { return options_.max_rows; }
   const ModelFile& model() const override { return model_; }
@@ -189,10 +194,11 @@ class CudaBackend final : public Backend {
     std::copy(outputs.banned.begin(), outputs.banned.end(), inputs_.banned);
     std::copy(outputs.rows.begin(), outputs.rows.end(), inputs_.row_list);
     *inputs_.step = next_step_;
-    cuda_check(cudaMemcpyAsync(device_.inputs.ids, inputs_.ids,
-                               input_count(outputs.banned.size()) * sizeof(int32_t),
-                               cudaMemcpyHostToDevice, stream_),
-               "sending a pass's inputs");
+    const size_t bytes = input_count(outputs.banned.size()) * sizeof(int32_t);
+    cuda_check(
+        cudaMemcpyAsync(device_.inputs.ids, inputs_.ids, bytes, cudaMemcpyHostToDevice, stream_),
+        "sending a pass's inputs");
+    host_work_.to_device_bytes += bytes;
     cuda_check(cudaMemsetAsync(device_.fault(), 0, sizeof(int32_t), stream_), "starting a pass");
   }
 
@@ -222,6 +228,7 @@ class CudaBackend final : public Backend {
     } else {
       run_step(rows, n_banned);
     }
+    host_work_.to_host_bytes += rows * sizeof(uint64_t);  // cuda::feed's words
     return next_step_++;
   }
 
@@ -257,6 +264,7 @@ class CudaBackend final : public Backend {
       }
       require(!ended, "the GPU has ended a step without telling its id");
       const cudaError_t status = cudaStreamQuery(stream_);
+      ++host_work_.polls;
       ended = status == cudaSuccess;
       if (!ended && status != cudaErrorNotReady) cuda_check(status, "running the model");
     }
@@ -330,6 +338,7 @@ class CudaBackend final : public Backend {
   void read(float* to, const float* from, size_t count) {
     cuda_check(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDeviceToHost, stream_),
                "reading results");
+    host_work_.to_host_bytes += count * sizeof(float);
   }
 
   void keep_hidden(const Outputs& outputs, int index, int rows) {
@@ -364,12 +373,18 @@ class CudaBackend final : public Backend {
     if (outputs.rows.empty()) read_results();
   }
 
+  void wait() {
+    stream_.wait();
+    ++host_work_.synchronisations;
+  }
+
   // Waits for what was launched of the pass.
   void read_results() {
     cuda_check(cudaMemcpyAsync(results_, device_.results, kResults * sizeof(int32_t),
                                cudaMemcpyDeviceToHost, stream_),
                "reading results");
-    stream_.wait();
+    host_work_.to_host_bytes += kResults * sizeof(int32_t);
+    wait();
     throw_on_fault(results_[0], model_);
   }
 
@@ -388,8 +403,9 @@ class CudaBackend final : public Backend {
   // Written before a pass and sent to the device: kernels that read the host's memory would wait
   // for the bus, each for itself.
   StepInputs inputs_;
-  uint32_t next_step_ = 1;                           // the ring starts with zeros
-  HeadStats head_stats_;                             // without decode steps: the GPU counts those
+  uint32_t next_step_ = 1;  // the ring starts with zeros
+  HeadStats head_stats_;    // without decode steps: the GPU counts those
+  HostWork host_work_;
   std::map<std::pair<size_t, size_t>, Step> steps_;  // by rows and banned ids
 };
 

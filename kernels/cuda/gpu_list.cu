@@ -35,6 +35,9 @@ GpuList list_gpus() {
     gpu.compute_minor = properties.minor;
     gpu.multiprocessors = properties.multiProcessorCount;
     gpu.total_bytes = properties.totalGlobalMem;
+    gpu.l2_bytes = static_cast<uint64_t>(properties.l2CacheSize);
+    char bus_id[32] = "";
+    if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, i) == cudaSuccess) gpu.pci_bus_id = bus_id;
     list.gpus.push_back(gpu);
   }
   if (list.gpus.empty()) list.problem = "no usable GPU: the driver lists none";

@@ -15,6 +15,8 @@ struct GpuInfo {
   int compute_minor = 0;
   uint64_t total_bytes = 0;
   int multiprocessors = 0;
+  uint64_t l2_bytes = 0;
+  std::string pci_bus_id;  // "00000000:1B:00.0", by which NVML knows it
 };
 
 struct GpuList {

@@ -1,0 +1,423 @@
+// edgellm bench: how fast a model runs on this machine, and against what.
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "apps/bench_output.h"
+#include "apps/commands.h"
+#include "apps/files.h"
+#include "apps/list_option.h"
+#include "apps/model_flags.h"
+#include "apps/option_tree.h"
+#include "apps/signals.h"
+#include "apps/terminal.h"
+#include "apps/text_format.h"
+#include "apps/timings.h"
+#include "apps/version.h"
+#include "base/error.h"
+#include "bench/machine.h"
+#include "bench/model_test.h"
+#include "bench/report.h"
+#include "bench/report_page.h"
+#include "model/convert.h"
+#include "model/text.h"
+
+namespace edgellm {
+namespace {
+
+using bench::TestSpec;
+using Json = nlohmann::ordered_json;
+
+constexpr int kDefaultPrompt = 512;
+constexpr int kDefaultGenerated = 128;
+constexpr int kDefaultDepths[] = {0, 1024, 4096, 8192, 16384};
+
+// Of a test: positions are 32-bit numbers everywhere, and a depth and a length are added.
+constexpr int kMostTokens = 1 << 24;
+
+struct Flags {
+  std::vector<std::string> models;
+  std::vector<std::string> shapes;
+  std::vector<int> prompts;    // empty: the default, as far as the context allows
+  std::vector<int> generated;  // as above
+  std::vector<int> depths;     // as above
+  std::vector<int> batches = {1};
+  std::vector<std::string> devices = {"auto"};
+  std::vector<std::string> kv_types = {"f16"};
+  std::vector<int> threads = {0};
+  std::vector<int> prefill_chunks = {0};
+  int layers = 0;  // of shapes; 0: their own
+  int repeats = 5;
+  std::string format = "md";
+  std::string html;
+  bool no_graph = false;
+  bool full_head = false;
+  bool no_verify = false;
+};
+
+// A model to measure, in a file that may already have lost its name.
+struct Subject {
+  std::string name;
+  ModelFile model;
+};
+
+// A folder for a random model, gone with the object.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::error_code error;
+    const std::filesystem::path base = std::filesystem::temp_directory_path(error);
+    path_ = (base / "edgellm-bench-XXXXXX").string();
+    if (error || mkdtemp(path_.data()) == nullptr) {
+      throw Error(ExitCode::kRuntime, "no folder for a random model could be made in " +
+                                          base.string() + " (" + std::strerror(errno) +
+                                          "); set TMPDIR to a folder that can be written");
+    }
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// The file loses its name as soon as it is mapped: whatever ends the program, nothing is left.
+Subject make_shape(const std::string& shape, const Flags& flags, int context) {
+  const ScratchFolder folder;
+  const std::string path = folder.path() + "/model.tmac2";
+  SynthOptions options;
+  options.shape = shape;
+  if (flags.layers > 0) options.layers = flags.layers;
+  options.context = context;
+  {
+    ProgressLine progress;
+    options.progress = progress.callback();
+    write_synth(options, path);
+  }
+  const bool is_path = shape.ends_with(".json");
+  return {is_path ? std::filesystem::path(shape).stem().string() : shape, ModelFile::open(path)};
+}
+
+std::string plain_name(const std::string& path) {
+  return std::filesystem::path(path).stem().string();
+}
+
+// ---- Which tests --------------------------------------------------------------------------------
+
+std::vector<TestSpec> tests_of(const Flags& flags, const std::string& name, int max_context,
+                               bool is_shape) {
+  const auto fits = [&](int positions) { return positions <= max_context; };
+  std::vector<TestSpec> tests;
+  const std::vector<int> prompts =
+      flags.prompts.empty() ? std::vector{std::min(kDefaultPrompt, max_context)} : flags.prompts;
+  for (const int tokens : prompts) {
+    if (tokens > 0) tests.push_back({TestSpec::Kind::kPrefill, tokens, 0, 1});
+  }
+  const std::vector<int> generated = flags.generated.empty()
+                                         ? std::vector{std::min(kDefaultGenerated, max_context)}
+                                         : flags.generated;
+  std::vector<int> depths = flags.depths;
+  std::vector<std::string> left_out;
+  if (depths.empty()) {
+    const int longest = *std::max_element(generated.begin(), generated.end());
+    for (const int depth : kDefaultDepths) {
+      if (depth == 0 || fits(depth + longest)) {
+        depths.push_back(depth);
+      } else {
+        left_out.push_back(std::to_string(depth));
+      }
+    }
+  }
+  for (const int depth : depths) {
+    for (const int tokens : generated) {
+      for (const int batch : flags.batches) {
+        if (tokens > 0) tests.push_back({TestSpec::Kind::kDecode, tokens, depth, batch});
+      }
+    }
+  }
+  if (tests.empty()) {
+    throw Error(ExitCode::kUsage, "-p 0 and -n 0 leave no test; give one of them a number above 0");
+  }
+  if (is_shape) return tests;  // made with the context that they need
+  for (const TestSpec& test : tests) {
+    if (fits(test.positions())) continue;
+    throw Error(ExitCode::kUsage,
+                test.name() + " needs a context of " + std::to_string(test.positions()) + ", but " +
+                    name + " was made for " + std::to_string(max_context) +
+                    "; use smaller -p, -n or -d, or --shape NAME, which may be given a longer one");
+  }
+  if (!left_out.empty()) {
+    print_note(name + " was made for a context of " + std::to_string(max_context) +
+               ": depths left out are " + model_io::join(left_out, ", "));
+  }
+  return tests;
+}
+
+int positions_of(const std::vector<TestSpec>& tests) {
+  int most = 0;
+  for (const TestSpec& test : tests) most = std::max(most, test.positions());
+  return most;
+}
+
+// ---- Running them -------------------------------------------------------------------------------
+
+// One combination of the options that need an engine of their own.
+struct Setting {
+  EngineFlags engine;
+  Device device;
+};
+
+std::vector<Setting> settings_of(const Flags& flags) {
+  std::vector<Setting> settings;
+  for (const std::string& device : flags.devices) {
+    EngineFlags engine;
+    engine.device = device;
+    const Device chosen = choose_device(engine);
+    for (const int threads : flags.threads) {
+      for (const std::string& kv_type : flags.kv_types) {
+        for (const int chunk : flags.prefill_chunks) {
+          engine.threads = threads;
+          engine.kv_type = kv_type;
+          engine.prefill_chunk = chunk;
+          engine.no_graph = flags.no_graph;
+          engine.full_head = flags.full_head;
+          engine.no_verify = flags.no_verify;
+          settings.push_back({engine, chosen});
+        }
+      }
+    }
+  }
+  return settings;
+}
+
+Json build_json() {
+  const BuildInfo info = build_info();
+  Json json = {{"version", info.version},
+               {"revision", info.revision},
+               {"compiler", info.compiler},
+               {"build_type", info.build_type},
+               {"flags", info.flags}};
+  const auto of_cuda = [&](const std::string& value) -> bench::Measured<std::string> {
+    if (info.cuda_version.empty())
+      return bench::NotAvailable{"this program was built without CUDA"};
+    return value;
+  };
+  bench::put(json, "cuda_version", of_cuda(info.cuda_version));
+  bench::put(json, "cuda_flags", of_cuda(info.cuda_flags));
+  bench::put(json, "cuda_architectures", of_cuda(info.cuda_architectures));
+  return json;
+}
+
+class Bench {
+ public:
+  explicit Bench(const Flags& flags) : flags_(flags), settings_(settings_of(flags)) {
+    header_.json = {{"schema", "edgellm.bench/1"},
+                    {"build", build_json()},
+                    {"machine", bench::to_json(machine_)}};
+    header_.show_kv_type = flags.kv_types.size() > 1 || flags.kv_types.front() != "f16";
+    header_.show_prefill_chunk = flags.prefill_chunks != std::vector<int>{0};
+  }
+
+  int run() {
+    std::vector<std::vector<TestSpec>> of_shapes;
+    std::vector<Subject> subjects;
+    for (const std::string& name : flags_.models) {
+      ModelFile model = open_model(name);
+      const std::string shown = plain_name(model.path());
+      plans_.push_back(tests_of(flags_, shown, model.config().max_context, false));
+      subjects.push_back({shown, std::move(model)});
+    }
+    for (const std::string& shape : flags_.shapes) {
+      plans_.push_back(tests_of(flags_, shape, synth_config(shape).max_context, true));
+    }
+    for (const auto& plan : plans_) total_runs_ += plan.size() * settings_.size() * runs_a_test();
+
+    output_ = make_bench_output(flags_.format, header_);
+    Json runs = Json::array();
+    for (size_t i = 0; i < plans_.size(); ++i) {
+      std::optional<Subject> made;
+      if (i >= subjects.size()) {
+        const std::string& shape = flags_.shapes[i - subjects.size()];
+        made = make_shape(shape, flags_,
+                          std::max(positions_of(plans_[i]), synth_config(shape).max_context));
+      }
+      const Subject& subject = made ? *made : subjects[i];
+      for (const Setting& setting : settings_) {
+        runs.push_back(run_setting(subject, setting, plans_[i]));
+      }
+    }
+    Json report = header_.json;
+    report["runs"] = std::move(runs);
+    output_->end(report);
+    if (!flags_.html.empty()) {
+      const std::string page = bench::report_page(report);
+      OutputFile file(flags_.html);
+      file.write(page.data(), page.size());
+      file.commit();
+    }
+    return 0;
+  }
+
+ private:
+  size_t runs_a_test() const { return static_cast<size_t>(flags_.repeats); }
+
+  // The GPU that the run is on, and its sensors.
+  static void describe_gpu(bench::RunSetting& run, const Device& device) {
+    if (!run.on_gpu) {
+      run.gpu = bench::NotAvailable{"the test ran on the CPU"};
+      run.sensors = run.gpu.missing();
+      return;
+    }
+    const GpuInfo& gpu = list_gpus().gpus[static_cast<size_t>(*device.gpu)];
+    run.gpu = gpu;
+    run.sensors = bench::open_nvml_device(gpu.pci_bus_id);
+  }
+
+  Json run_setting(const Subject& subject, const Setting& setting,
+                   const std::vector<TestSpec>& tests) {
+    const ModelFile& model = subject.model;
+    EngineOptions options = engine_options(setting.engine, model.config(), positions_of(tests));
+    for (const TestSpec& test : tests) options.sequences = std::max(options.sequences, test.batch);
+    options.max_rows = std::max(options.max_rows, options.sequences);
+    const Stopwatch load;
+    check_contents(model, setting.engine);
+    const auto backend = make_backend(model, setting.engine, setting.device, options);
+    bench::RunSetting run;
+    run.load_ns = load.elapsed_ns();
+    run.model_name = subject.name;
+    // `auto` takes the CPU where a model does not fit the GPU.
+    run.on_gpu = backend->device_name().starts_with("cuda:");
+    describe_gpu(run, setting.device);
+    run.threads = options.threads;
+    run.kv_type = options.kv_type;
+    run.prefill_chunk = options.max_rows;
+    run.cache_bytes = run.on_gpu ? run.gpu.map([](const GpuInfo& gpu) { return gpu.l2_bytes; })
+                                 : machine_.last_level_cache_bytes;
+    run.bandwidth = run.on_gpu
+                        ? bench::gpu_read_bandwidth(*setting.device.gpu, throw_if_interrupted)
+                        : bench::cpu_read_bandwidth(options.threads, throw_if_interrupted);
+
+    bench::TestRunner runner(*backend, run.sensors, throw_if_interrupted);
+    Json json = bench::run_json(*backend, run);
+    const Json identity = json;
+    Json of_tests = Json::array();
+    std::vector<bench::TestResult> results;
+    runner.warm_up();
+    for (const TestSpec& test : tests) {
+      {
+        ProgressLine line;
+        const Progress progress = line.callback();
+        const std::string what = subject.name + " " + test.name();
+        progress(what, done_runs_, total_runs_);
+        results.push_back(
+            runner.run(test, flags_.repeats, [&] { progress(what, ++done_runs_, total_runs_); }));
+      }
+      of_tests.push_back(bench::test_json(results.back(), *backend, run));
+      output_->test(identity, of_tests.back());
+    }
+    json["degradation"] = bench::degradation_json(results);
+    json["tests"] = std::move(of_tests);
+    return json;
+  }
+
+  const Flags& flags_;
+  std::vector<Setting> settings_;
+  bench::Machine machine_ = bench::read_machine();
+  BenchHeader header_;
+  std::vector<std::vector<TestSpec>> plans_;  // of each model, then of each shape
+  std::unique_ptr<BenchOutput> output_;
+  uint64_t done_runs_ = 0;
+  uint64_t total_runs_ = 0;
+};
+
+int bench_command(const Flags& flags) {
+  if (flags.models.empty() && flags.shapes.empty()) {
+    throw Error(ExitCode::kUsage, "bench needs a MODEL or --shape NAME (one of " +
+                                      model_io::join(synth_shape_names(), ", ") +
+                                      "); see edgellm bench --help");
+  }
+  if (!flags.html.empty()) require_writable(flags.html);
+  return Bench(flags).run();
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("bench", "Measure how fast a model runs");
+  app->footer(
+      "  edgellm bench model.tmac2\n"
+      "  edgellm bench model.tmac2 -p 512 -n 128 -d 0,1024 --threads 1,2 -o json\n"
+      "  edgellm bench --shape bitnet-2b-4t -n 64 -d 0,2048 --html report.html\n"
+      "-p, -n, -d, -b, --device, --kv-type, --threads and --prefill-chunk take several values "
+      "with\n"
+      "commas between them; every combination is measured.");
+  auto flags = std::make_shared<Flags>();
+  app->add_option("MODEL", flags->models, "Models to measure, each a .tmac2 file or its name")
+      ->option_text(" ");
+  add_word_list(*app, "--shape", flags->shapes,
+                "Random models of these shapes: " + model_io::join(synth_shape_names(), ", ") +
+                    ", or a config.json",
+                shape_problem)
+      ->option_text(model_io::join(synth_shape_names(), "|") + "|FILE.json");
+  app->add_option("--layers", flags->layers, "Layers of the shapes instead of their own")
+      ->check(CLI::Range(1, 1000).description(""))
+      ->option_text("N");
+  add_number_list(*app, "-p,--n-prompt", flags->prompts,
+                  "Tokens of a prompt, for its prefill; 0: no such test [512]", 0, kMostTokens)
+      ->option_text("N");
+  add_number_list(*app, "-n,--n-gen", flags->generated, "Tokens to decode; 0: no such test [128]",
+                  0, kMostTokens)
+      ->option_text("N");
+  add_number_list(*app, "-d,--n-depth", flags->depths,
+                  "Tokens that are in the context before decoding begins [of "
+                  "0,1024,4096,8192,16384 those that the model's context allows]",
+                  0, kMostTokens)
+      ->option_text("N");
+  add_number_list(*app, "-b,--batch", flags->batches, "Sequences that are decoded together [1]", 1,
+                  1024)
+      ->option_text("N");
+  app->add_option("-r,--repetitions", flags->repeats, "Times each test counts, after a warm-up [5]")
+      ->check(CLI::Range(1, 10000).description(""))
+      ->option_text("N");
+  app->add_option("-o,--output", flags->format, "Form of the result on standard output [md]")
+      ->check(one_of({"md", "csv", "json", "jsonl"}))
+      ->option_text("md|csv|json|jsonl");
+  app->add_option("--html", flags->html, "Also write a page with charts to this file")
+      ->option_text("OUT.html");
+  constexpr const char* kGroup = "Engine";
+  add_word_list(*app, "--device", flags->devices,
+                "Where to run; cuda:N is the GPU of that number [auto]", device_name_problem)
+      ->option_text("auto|cpu|cuda|cuda:N")
+      ->group(kGroup);
+  add_number_list(*app, "--threads", flags->threads, "CPU threads [one per usable core]", 1, 1024)
+      ->option_text("N")
+      ->group(kGroup);
+  add_word_list(*app, "--kv-type", flags->kv_types, "Type of the KV cache [f16]",
+                one_of({"f16", "f32"}))
+      ->option_text("f16|f32")
+      ->group(kGroup);
+  add_number_list(*app, "--prefill-chunk", flags->prefill_chunks, "Prompt tokens of one pass [256]",
+                  1, 65536)
+      ->option_text("N")
+      ->group(kGroup);
+  app->add_flag("--no-graph", flags->no_graph, "GPU: launch every kernel of a step by itself")
+      ->group(kGroup);
+  app->add_flag("--full-head", flags->full_head,
+                "Compute every logit of every token, without an int8 copy of the head")
+      ->group(kGroup);
+  app->add_flag("--no-verify", flags->no_verify, "Do not check the file's hashes while loading")
+      ->group(kGroup);
+  return {app, [flags] { return bench_command(*flags); }};
+}
+
+}  // namespace edgellm

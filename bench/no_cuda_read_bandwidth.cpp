@@ -1,0 +1,12 @@
+// What a build without CUDA says where a GPU is asked for.
+#include "base/error.h"
+#include "bench/read_bandwidth.h"
+#include "kernels/cuda/gpu_list.h"
+
+namespace edgellm::bench {
+
+ReadBandwidth gpu_read_bandwidth(int, const std::function<void()>&) {
+  throw Error(ExitCode::kDevice, list_gpus().problem + "; use --device cpu");
+}
+
+}  // namespace edgellm::bench

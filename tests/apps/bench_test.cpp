@@ -1,0 +1,198 @@
+// edgellm bench as its user meets it: forms of output, refusals, Ctrl-C, nothing left behind.
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <sstream>
+
+#include "tests/apps/program.h"
+#include "tests/support/environment.h"
+
+namespace edgellm::test {
+namespace {
+
+const std::vector<std::string> kQuick = {"-p", "20", "-n", "6", "-r", "2", "--threads", "1"};
+
+std::vector<std::string> bench(std::vector<std::string> args) {
+  args.insert(args.begin(), "bench");
+  args.insert(args.end(), kQuick.begin(), kQuick.end());
+  return args;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+size_t columns_of(const std::string& csv_line) {
+  size_t columns = 1;
+  bool quoted = false;
+  for (const char c : csv_line) {
+    if (c == '"') quoted = !quoted;
+    if (c == ',' && !quoted) ++columns;
+  }
+  return columns;
+}
+
+void refused(const std::vector<std::string>& args, const std::string& part) {
+  const Result result = run(args);
+  INFO(result.err);
+  CHECK(result.exit_code == 2);
+  CHECK(result.out.empty());
+  CHECK(lines_of(result.err).size() == 1);
+  CHECK(result.err.find(part) != std::string::npos);
+}
+
+TEST_CASE("bench prints a table in llama-bench's columns") {
+  const TempDir folder;
+  const Result result = run(bench({tiny_model(folder), "-d", "0,50", "-b", "1,2"}));
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  const std::vector<std::string> lines = lines_of(result.out);
+  REQUIRE(lines.size() >= 7);
+  CHECK(lines[0].starts_with("| model | size | params | backend | threads | test | t/s |"));
+  for (size_t i = 0; i < 7; ++i) {
+    CHECK(std::count(lines[i].begin(), lines[i].end(), '|') ==
+          std::count(lines[0].begin(), lines[0].end(), '|'));
+  }
+  CHECK(lines[2].find("| pp20 |") != std::string::npos);
+  CHECK(lines[3].find("| tg6 |") != std::string::npos);
+  CHECK(lines[4].find("| tg6 x2 |") != std::string::npos);
+  CHECK(lines[5].find("| tg6 @ d50 |") != std::string::npos);
+  CHECK(lines[6].find("| tg6 @ d50 x2 |") != std::string::npos);
+  CHECK(result.out.find("± ") != std::string::npos);
+  CHECK(result.err.empty());
+}
+
+TEST_CASE("bench as JSON, JSON lines and CSV says the same of each test") {
+  const TempDir folder;
+  const std::string model = tiny_model(folder);
+  const auto json = json_of(run(bench({model, "-d", "0,9", "-o", "json", "--kv-type", "f16,f32"})));
+  CHECK(json["schema"] == "edgellm.bench/1");
+  for (const char* part : {"build", "machine", "runs"}) CHECK(json.contains(part));
+  REQUIRE(json["runs"].size() == 2);
+  CHECK(json["runs"][1]["kv_type"] == "f32");
+  for (const auto& one : json["runs"]) {
+    REQUIRE(one["tests"].size() == 3);
+    CHECK(one["tests"][1]["samples_ns"].size() == 2);
+    CHECK(one["tests"][1]["gaps_ns"].size() == 2 * 5);
+    CHECK(one["degradation"].size() == 1);
+    CHECK(one["read_bandwidth"]["gb_s"].get<double>() > 0);
+    CHECK(one["model"]["random"] == true);
+    CHECK(one["gpu"]["not_available"]["driver"] == "the test ran on the CPU");
+  }
+
+  const Result rows = run(bench({model, "-d", "0,9", "-o", "jsonl"}));
+  REQUIRE(lines_of(rows.out).size() == 3);
+  for (const std::string& line : lines_of(rows.out)) {
+    const auto object = nlohmann::json::parse(line);
+    CHECK(object["schema"] == "edgellm.bench-test/1");
+    CHECK(object["run"]["model"]["id"] == json["runs"][0]["model"]["id"]);
+    CHECK(object["test"].contains("avg_ts"));
+  }
+
+  const Result csv = run(bench({model, "-d", "0,9", "-o", "csv"}));
+  const std::vector<std::string> lines = lines_of(csv.out);
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[0].find(",itl_p99_ns,") != std::string::npos);
+  for (const std::string& line : lines) CHECK(columns_of(line) == columns_of(lines[0]));
+}
+
+TEST_CASE("bench measures models and shapes, and leaves nothing behind") {
+  const TempDir folder;
+  const std::string model = tiny_model(folder);
+  const TempDir scratch;
+  const WithVariable place("TMPDIR", scratch.path().string());
+  const auto both = json_of(
+      run(bench({model, "--shape", (folder / "config.json"), "-o", "json", "--layers", "2"})));
+  REQUIRE(both["runs"].size() == 2);
+  CHECK(both["runs"][0]["model"]["layers"] == 3);
+  CHECK(both["runs"][1]["model"]["layers"] == 2);
+  // Beyond what the shape says: the model is made with as long a context as the tests need.
+  const auto shape = json_of(run(
+      bench({"--shape", (folder / "config.json"), "-d", "150", "-o", "json", "--layers", "2"})));
+  CHECK(shape["runs"][0]["model"]["max_context"] == 156);
+  CHECK(shape["runs"][0]["model"]["layers"] == 2);
+  CHECK(shape["runs"][0]["model"]["name"] == "config");
+  CHECK(shape["runs"][0]["tests"][1]["test"] == "tg6 @ d150");
+  CHECK(names_in(scratch).empty());
+
+  const WithVariable nowhere("TMPDIR", (folder / "nowhere"));
+  const Result result = run(bench({"--shape", (folder / "config.json")}));
+  CHECK(result.exit_code == 1);
+  CHECK(result.err.find("set TMPDIR") != std::string::npos);
+}
+
+TEST_CASE(
+    "bench takes the default depths that a model's context allows, and says which it leaves") {
+  const TempDir folder;
+  const Result result =
+      run({"bench", tiny_model(folder), "-r", "1", "--threads", "1", "-o", "json"});
+  const auto json = json_of(result);
+  REQUIRE(json["runs"][0]["tests"].size() == 2);
+  CHECK(json["runs"][0]["tests"][0]["test"] == "pp128");
+  CHECK(json["runs"][0]["tests"][1]["test"] == "tg128");
+  CHECK(result.err.find("depths left out are 1024, 4096, 8192, 16384") != std::string::npos);
+}
+
+TEST_CASE("bench writes a page that is whole and without scripts") {
+  const TempDir folder;
+  const std::string page = folder / "report.html";
+  const Result result = run(bench({tiny_model(folder), "-d", "0,50", "--html", page}));
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  const std::string text = read_file(page);
+  CHECK(text.starts_with("<!DOCTYPE html>"));
+  CHECK(text.ends_with("</html>\n"));
+  CHECK(text.find("<script") == std::string::npos);
+  CHECK(text.find("http") == std::string::npos);
+  for (const char* part :
+       {"Decode speed against depth", "Time between two tokens: distribution", "Bytes read against",
+        "n/a: the test ran on the CPU", "What was measured with what"}) {
+    INFO(part);
+    CHECK(text.find(part) != std::string::npos);
+  }
+  const Result nowhere = run(bench({demo_model(), "--html", "/nonexistent/report.html"}));
+  CHECK(nowhere.exit_code == 1);
+  CHECK(nowhere.out.empty());
+}
+
+TEST_CASE("bench refuses what it cannot measure, in one line") {
+  const TempDir folder;
+  const std::string model = tiny_model(folder);
+  refused({"bench"}, "needs a MODEL or --shape NAME");
+  refused({"bench", "--shape", "smollm-135"}, "did you mean smollm-135m?");
+  refused({"bench", model, "-p", "1x"}, "'1x' is not a whole number from 0 to");
+  refused({"bench", model, "-d", "1,,2"}, "'' is not a whole number");
+  refused({"bench", model, "-n", "99999999999"}, "'99999999999' is not a whole number");
+  refused({"bench", model, "-n", "-1"}, "'-1' is not a whole number");
+  refused({"bench", model, "-b", "0"}, "from 1 to 1024");
+  refused({"bench", model, "-r", "0"}, "--repetitions");
+  refused({"bench", model, "-o", "xml"}, "'xml' is not one of md, csv, json, jsonl");
+  refused({"bench", model, "--device", "cpu,gpu"}, "did you mean cuda?");
+  refused({"bench", model, "--kv-type", "f8"}, "'f8' is not one of f16, f32");
+  refused({"bench", model, "-p", "0", "-n", "0"}, "leave no test");
+  refused({"bench", model, "-d", "128", "-n", "1"}, "needs a context of 129");
+  refused({"bench", model, "-p", "129"}, "pp129 needs a context of 129");
+  CHECK(run({"bench", (folder / "none.tmac2")}).exit_code == 3);
+  CHECK(run({"bench", model, "--device", "cuda"}).exit_code == 5);
+}
+
+TEST_CASE("Ctrl-C ends bench with 130 and leaves neither a page nor a model") {
+  const TempDir folder;
+  const TempDir scratch;
+  const WithVariable place("TMPDIR", scratch.path().string());
+  Program program({"bench", "--shape", "smollm-135m", "--layers", "1", "-r", "10000", "-p", "0",
+                   "-n", "64", "--html", (folder / "page.html")},
+                  {});
+  program.read_output(20);  // the table has begun
+  program.send_signal(SIGINT);
+  const Result result = program.wait();
+  CHECK(result.exit_code == 130);
+  CHECK(names_in(folder).empty());
+  CHECK(names_in(scratch).empty());
+}
+
+}  // namespace
+}  // namespace edgellm::test
