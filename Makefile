@@ -23,6 +23,7 @@ test: configure
 
 # DESTDIR is honoured.
 install: build
+	cmake --build --preset $(PRESET) --target edgellm_c
 	cmake --install build/$(PRESET) --prefix $(PREFIX)
 
 # build/PRESET/edgellm_VERSION_ARCHITECTURE.deb

@@ -315,7 +315,8 @@ Command add_bench(CLI::App& root) {
                 "Where to run; cuda:N is the GPU of that number [auto]", device_name_problem)
       ->option_text("auto|cpu|cuda|cuda:N")
       ->group(kGroup);
-  add_number_list(*app, "--threads", flags->threads, "CPU threads [one per usable core]", 1, 1024)
+  add_number_list(*app, "--threads", flags->threads, "CPU threads [one per usable core]", 1,
+                  kMaxThreads)
       ->option_text("N")
       ->group(kGroup);
   add_word_list(*app, "--kv-type", flags->kv_types, "Type of the KV cache [f16]",
@@ -324,7 +325,7 @@ Command add_bench(CLI::App& root) {
       ->group(kGroup)
       ->excludes(ops);
   add_number_list(*app, "--prefill-chunk", flags->prefill_chunks, "Prompt tokens of one pass [256]",
-                  1, 65536)
+                  1, kMaxPrefillChunk)
       ->option_text("N")
       ->group(kGroup)
       ->excludes(ops);

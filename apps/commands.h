@@ -14,6 +14,7 @@ struct Command {
 };
 
 Command add_run(CLI::App& root);
+Command add_chat(CLI::App& root);
 Command add_convert(CLI::App& root);
 Command add_info(CLI::App& root);
 Command add_verify(CLI::App& root);

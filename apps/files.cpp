@@ -43,8 +43,8 @@ std::optional<std::string> read_all(int fd, size_t limit = SIZE_MAX) {
   return bytes;
 }
 
-[[noreturn]] void fail_to_read(const std::string& path) {
-  throw Error(ExitCode::kUsage, "cannot read " + path + ": " + std::strerror(errno));
+[[noreturn]] void fail_to_read(const std::string& path, ExitCode code = ExitCode::kUsage) {
+  throw Error(code, "cannot read " + path + ": " + std::strerror(errno));
 }
 
 [[noreturn]] void fail_to_write(const std::string& path, int error) {
@@ -74,9 +74,9 @@ std::string read_input(const std::string& path) {
 
 std::string read_head(const std::string& path, size_t n_bytes) {
   const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) fail_to_read(path);
+  if (file.fd < 0) fail_to_read(path, ExitCode::kModelFile);
   auto bytes = read_all(file.fd, n_bytes);
-  if (!bytes) fail_to_read(path);
+  if (!bytes) fail_to_read(path, ExitCode::kModelFile);
   return std::move(*bytes);
 }
 

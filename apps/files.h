@@ -15,7 +15,8 @@ std::string read_input(const std::string& path);
 // All bytes of standard input. Throws Interrupted when a signal ends the wait.
 std::string read_stdin();
 
-// The first bytes of a file, for telling formats apart; fewer where the file is short.
+// The first bytes of a file, for telling formats of models apart; fewer where the file is short.
+// Throws Error (kModelFile).
 std::string read_head(const std::string& path, size_t n_bytes);
 
 // Throws Error (kRuntime) where a file of this name could not be made or replaced.

@@ -90,7 +90,8 @@ Json tokenizer_json(const ModelFile& model) {
   return {{"bos", info.bos ? Json(*info.bos) : Json(nullptr)},
           {"add_bos", info.add_bos},
           {"stop_ids", info.stop_ids},
-          {"chat_template", text_or_null(info.chat_template)}};
+          {"chat_template", text_or_null(info.chat_template)},
+          {"special_tokens", info.special_tokens ? Json(*info.special_tokens) : Json(nullptr)}};
 }
 
 Json golden_json(const ModelFile& model) {

@@ -1,5 +1,6 @@
 // The program: reads the command line, runs one subcommand, and turns whatever went wrong into one
-// line and an exit code. No other file catches anything.
+// line and an exit code. No other file catches anything, but for chat, which goes on after an error
+// that a person at a terminal can mend.
 #include <algorithm>
 #include <cstdio>
 #include <new>
@@ -54,10 +55,9 @@ class Program {
     root_.require_subcommand(0, 1);
     CLI::Option* version = root_.add_flag("-V,--version", version_, "Print the version and exit");
     root_.add_flag("--json", version_json_, "Print the version as JSON")->needs(version);
-    commands_ = {add_run(root_),    add_convert(root_),  add_info(root_),
-                 add_verify(root_), add_tokenize(root_), add_perplexity(root_),
-                 add_logits(root_), add_synth(root_),    add_devices(root_)};
-    commands_.push_back(add_bench(root_));
+    commands_ = {add_run(root_),    add_chat(root_),     add_convert(root_),    add_info(root_),
+                 add_verify(root_), add_tokenize(root_), add_perplexity(root_), add_logits(root_),
+                 add_synth(root_),  add_bench(root_),    add_devices(root_)};
     commands_.push_back(add_completion(root_));
     commands_.push_back(add_help(root_));  // the last: it looks at the others
   }
@@ -66,7 +66,7 @@ class Program {
   int run() {
     try {
       occupy_standard_streams();
-      install_signal_handlers();
+      install_signal_handlers(wants_json());
       return parse() ? dispatch() : show_help();
     } catch (const CLI::ParseError& error) {
       return report(ExitCode::kUsage, usage_message(root_, error, {argv_ + 1, argv_ + argc_}));
@@ -114,14 +114,17 @@ class Program {
     return 0;
   }
 
+  // Also where the command line cannot be parsed.
+  bool wants_json() const {
+    return std::any_of(argv_ + std::min(1, argc_), argv_ + argc_,
+                       [](const char* argument) { return std::string_view(argument) == "--json"; });
+  }
+
   // The line for people on stderr and, where the caller reads JSON, an object on stdout.
   int report(ExitCode code, const std::string& message) const {
     print_note(message);
     const int exit_code = static_cast<int>(code);
-    const bool json = std::any_of(argv_ + 1, argv_ + argc_, [](const char* argument) {
-      return std::string_view(argument) == "--json";
-    });
-    if (json) {
+    if (wants_json()) {
       // Past write_stdout(), which may throw: what there was to say is on stderr already.
       const std::string line = json_line(
           {{"error", {{"code", json_name(code)}, {"exit_code", exit_code}, {"message", message}}}});

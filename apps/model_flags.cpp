@@ -15,7 +15,6 @@
 #include "model/text.h"
 
 namespace edgellm {
-namespace {
 
 bool is_device_name(const std::string& name) {
   if (name == "auto" || name == "cpu" || name == "cuda") return true;
@@ -24,8 +23,6 @@ bool is_device_name(const std::string& name) {
          std::all_of(name.begin() + kPrefix.size(), name.end(),
                      [](char c) { return c >= '0' && c <= '9'; });
 }
-
-}  // namespace
 
 std::string shape_problem(const std::string& shape) {
   const std::vector<std::string> names = synth_shape_names();
@@ -63,7 +60,7 @@ void add_engine_options(CLI::App& app, EngineFlags& flags) {
       ->option_text("auto|cpu|cuda|cuda:N")
       ->group(kGroup);
   app.add_option("--threads", flags.threads, "CPU threads [one per usable core]")
-      ->check(CLI::Range(1, 1024).description(""))
+      ->check(CLI::Range(1, kMaxThreads).description(""))
       ->option_text("N")
       ->group(kGroup);
   app.add_option("--kv-type", flags.kv_type, "Type of the KV cache [f16]")
@@ -72,7 +69,7 @@ void add_engine_options(CLI::App& app, EngineFlags& flags) {
       ->group(kGroup);
   app.add_option("--prefill-chunk", flags.prefill_chunk,
                  "Prompt tokens of one pass; changes speed and memory, never the result [256]")
-      ->check(CLI::Range(1, 65536).description(""))
+      ->check(CLI::Range(1, kMaxPrefillChunk).description(""))
       ->option_text("N")
       ->group(kGroup);
   app.add_flag("--no-graph", flags.no_graph,
@@ -82,7 +79,7 @@ void add_engine_options(CLI::App& app, EngineFlags& flags) {
       ->group(kGroup);
 }
 
-Device choose_device(const EngineFlags& flags) {
+Device choose_device(const EngineFlags& flags, const Note& note) {
   if (flags.device == "cpu") return {};
   const bool demanded = flags.device != "auto";
   const size_t index =
@@ -100,24 +97,30 @@ Device choose_device(const EngineFlags& flags) {
     throw Error(ExitCode::kDevice,
                 "--device " + flags.device + ": " + problem + "; use --device cpu");
   }
-  if (list.has_driver) print_note("running on the CPU: " + problem);
+  if (list.has_driver) note("running on the CPU: " + problem);
   return {};
 }
 
 std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags& flags,
-                                      const Device& device, EngineOptions options) {
+                                      const Device& device, EngineOptions options, const Note& note,
+                                      const Progress& progress) {
   if (!device.gpu) return make_cpu_backend(model, options);
   options.gpu = *device.gpu;
   if (flags.device == "auto") {
     const std::string problem = cuda_memory_problem(model, options, gpu_free_bytes(*device.gpu));
     if (!problem.empty()) {
-      print_note("running on the CPU: " + problem);
+      note("running on the CPU: " + problem);
       return make_cpu_backend(model, options);
     }
-    print_note("running on the " + device.gpu_name);
+    note("running on the " + device.gpu_name);
   }
+  return make_cuda_backend(model, options, progress);
+}
+
+std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags& flags,
+                                      const Device& device, EngineOptions options) {
   ProgressLine progress;
-  return make_cuda_backend(model, options, progress.callback());
+  return make_backend(model, flags, device, options, print_note, progress.callback());
 }
 
 ModelFile open_model(const std::string& name) { return ModelFile::open(find_model(name)); }

@@ -3,16 +3,23 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
+#include "apps/terminal.h"
+#include "base/progress.h"
 #include "engine/backend.h"
 #include "engine/token_bytes.h"
 #include "model/model_file.h"
 #include "tokenizer/tokenizer.h"
 
 namespace edgellm {
+
+inline constexpr int kMaxThreads = 1024;
+inline constexpr int kMaxPrefillChunk = 65536;
 
 struct EngineFlags {
   std::string device = "auto";
@@ -24,6 +31,9 @@ struct EngineFlags {
   bool full_head = false;  // a flag of commands with greedy steps; the others set it
   bool no_verify = false;
 };
+
+// "auto", "cpu", "cuda" or "cuda:N".
+bool is_device_name(const std::string& name);
 
 void add_model_argument(CLI::App& app, std::string& path);
 void add_engine_options(CLI::App& app, EngineFlags& flags);
@@ -40,12 +50,20 @@ struct Device {
   std::string gpu_name;
 };
 
+// Takes what a choice of `auto` has to be told about: the program prints it.
+using Note = std::function<void(std::string_view message)>;
+
 // The device that the flags name: throws Error (kDevice) where it cannot be used, before any other
-// work begins. For `auto` the first GPU, or the CPU; a note on stderr says why not the GPU where
-// there is a driver for one.
-Device choose_device(const EngineFlags& flags);
+// work begins. For `auto` the first GPU, or the CPU; a note says why not the GPU where there is a
+// driver for one.
+Device choose_device(const EngineFlags& flags, const Note& note = print_note);
 
 // For `auto` on a GPU: says so, or takes the CPU where the model does not fit and says that.
+std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags& flags,
+                                      const Device& device, EngineOptions options, const Note& note,
+                                      const Progress& progress);
+
+// The same with notes and progress on stderr.
 std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags& flags,
                                       const Device& device, EngineOptions options);
 

@@ -97,6 +97,13 @@ void require_utf8(const PromptText& prompt) {
                                     "; convert it first, for example with iconv -t UTF-8");
 }
 
+void require_prompt(const PromptText& prompt) {
+  if (prompt.text.empty()) {
+    throw Error(ExitCode::kUsage, prompt.source + " is empty; give some text to continue");
+  }
+  require_utf8(prompt);
+}
+
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const TokenizerInfo& info,
                                    std::string_view text) {
   std::vector<int32_t> ids = tokenizer.encode(text, /*add_special=*/true);
@@ -140,10 +147,7 @@ std::vector<int32_t> prompt_ids(const PromptFlags& flags, const PromptText& prom
                                 const ModelFile& model, const Tokenizer* tokenizer) {
   if (flags.ids_file) return read_ids_file(*flags.ids_file, model.config().vocab);
   if (tokenizer == nullptr) fail_without_tokenizer(model);
-  if (prompt.text.empty()) {
-    throw Error(ExitCode::kUsage, prompt.source + " is empty; give some text to continue");
-  }
-  require_utf8(prompt);
+  require_prompt(prompt);
   return encode_prompt(*tokenizer, model.tokenizer(), prompt.text);
 }
 

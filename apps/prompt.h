@@ -49,6 +49,9 @@ PromptText read_prompt(const PromptFlags& flags);
 // Throws Error (kUsage) with the byte offset where the text is not UTF-8.
 void require_utf8(const PromptText& prompt);
 
+// Throws Error (kUsage) where the prompt is empty or not UTF-8.
+void require_prompt(const PromptText& prompt);
+
 // The ids of `text` as a prompt: with the template of the tokenizer, and with a BOS in front where
 // the model asks for one and the template did not add it.
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const TokenizerInfo& info,

@@ -4,6 +4,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/answer_flags.h"
+#include "apps/chat_prompt.h"
 #include "apps/commands.h"
 #include "apps/model_flags.h"
 #include "apps/prompt.h"
@@ -27,8 +29,9 @@ struct Flags {
   PromptFlags prompt;
   EngineFlags engine;
   SamplingFlags sampling;
-  int max_tokens = -1;
-  std::vector<std::string> stop;
+  bool chat = false;
+  ChatFlags chat_flags;
+  AnswerFlags answer;
   bool ignore_eos = false;
   bool json = false;
   bool verbose = false;
@@ -59,9 +62,11 @@ class Answer {
     if (tokenizer != nullptr) text_stream_.emplace(*tokenizer, std::move(stop_strings));
   }
 
-  // Text to stand before the answer, where a text is printed.
-  void begin_with(const std::string& prompt) {
+  // Text to stand before the answer, where a text is printed, and its ids.
+  void begin_with(const std::string& prompt, std::span<const int32_t> ids) {
+    if (prompt.empty()) return;
     prompt_ = prompt;
+    if (text_stream_) text_stream_->start_behind(ids);
     if (streaming_ == Streaming::kText) write(prompt_);
   }
 
@@ -282,16 +287,8 @@ void require_room(size_t n_prompt, int context, int max_context) {
 }
 
 void check_flags(const Flags& flags) {
-  if (flags.max_tokens == 0 || flags.max_tokens < -1) {
-    throw Error(ExitCode::kUsage, "-n " + std::to_string(flags.max_tokens) +
-                                      " is not a number of tokens; use 1 or more, or -1 to go on "
-                                      "until the model stops or the context is full");
-  }
+  check_answer_flags(flags.answer);
   check_sampling_flags(flags.sampling);
-  for (const std::string& stop : flags.stop) {
-    if (stop.empty()) throw Error(ExitCode::kUsage, "--stop needs a text that is not empty");
-    require_utf8({stop, "--stop"});
-  }
 }
 
 int run(const Flags& flags) {
@@ -302,9 +299,11 @@ int run(const Flags& flags) {
   const ModelFile model = open_model(flags.model);
   const auto tokenizer = load_tokenizer(model);
   const Tokenizer* const tokenizer_or_null = tokenizer ? &*tokenizer : nullptr;
-  if (tokenizer_or_null == nullptr && !flags.stop.empty()) {
+  if (tokenizer_or_null == nullptr && !flags.answer.stop.empty()) {
     throw Error(ExitCode::kUsage, model.path() + " has no tokenizer, so --stop has no meaning");
   }
+  std::optional<ChatPrompt> chat;
+  if (flags.chat) chat.emplace(model, tokenizer_or_null, flags.chat_flags.parse_special);
   EngineOptions options = engine_options(flags.engine, model.config());
   const SamplingOptions sampling =
       sampling_options(flags.sampling, model.tokenizer(), model.path());
@@ -313,9 +312,17 @@ int run(const Flags& flags) {
 
   const int64_t opening_ns = total.elapsed_ns();
 
-  const PromptText prompt = flags.prompt.ids_file ? PromptText{} : read_prompt(flags.prompt);
+  PromptText prompt = flags.prompt.ids_file ? PromptText{} : read_prompt(flags.prompt);
   const int64_t waiting_ns = total.elapsed_ns() - opening_ns;  // for whoever writes standard input
-  const std::vector<int32_t> ids = prompt_ids(flags.prompt, prompt, model, tokenizer_or_null);
+  std::vector<int32_t> ids;
+  if (chat) {
+    require_prompt(prompt);
+    const ChatText text = chat->render(first_messages(flags.chat_flags.system, prompt.text));
+    ids = chat->encode(text);
+    prompt.text = text.text;
+  } else {
+    ids = prompt_ids(flags.prompt, prompt, model, tokenizer_or_null);
+  }
   require_room(ids.size(), options.context, model.config().max_context);
 
   const Stopwatch preparing;
@@ -324,15 +331,15 @@ int run(const Flags& flags) {
   const int64_t load_ns = opening_ns + preparing.elapsed_ns();
 
   const std::vector<int32_t>& stop_ids = model.tokenizer().stop_ids;
-  Answer answer(tokenizer_or_null, flags.stop, streaming_of(flags));
+  Answer answer(tokenizer_or_null, flags.answer.stop, streaming_of(flags));
   const std::string prompt_text =
       flags.print_prompt ? shown_prompt(flags.prompt, prompt, ids, tokenizer_or_null) : "";
-  if (!flags.json) answer.begin_with(prompt_text);
+  if (!flags.json) answer.begin_with(prompt_text, ids);
   nlohmann::ordered_json details = nlohmann::ordered_json::object();  // of the token to come
   auto logprobs = nlohmann::ordered_json::array();                    // of all tokens
   GenerateRequest request;
   request.prompt_ids = ids;
-  request.max_tokens = flags.max_tokens;
+  request.max_tokens = flags.answer.max_tokens;
   request.stop_ids = stop_ids;
   request.ignore_stop_ids = flags.ignore_eos;
   request.sampling = sampling;
@@ -382,18 +389,18 @@ Command add_run(CLI::App& root) {
   app->footer(
       "  edgellm run model.tmac2 \"Once upon a time\"\n"
       "  edgellm run model.tmac2 \"Once upon a time\" --sample --seed 7\n"
+      "  edgellm run model.tmac2 --chat \"Who was Ada Lovelace?\" --system \"Be brief.\"\n"
       "  edgellm run model.tmac2 -f notes.txt -n 200 --verbose\n"
       "  cat notes.txt | edgellm run model.tmac2 -p \"In short:\" --stop \"The End\" --json");
   auto flags = std::make_shared<Flags>();
   add_model_argument(*app, flags->model);
   add_prompt_options(*app, flags->prompt, PromptForms::kAll);
-  app->add_option("-n,--max-tokens", flags->max_tokens,
-                  "Tokens to generate at most; -1: until the model stops or the context is full "
-                  "[-1]")
-      ->option_text("N");
-  app->add_option("--stop", flags->stop, "End before this text; may be given several times")
-      ->allow_extra_args(false)
-      ->option_text("TEXT");
+  CLI::Option* chat = app->add_flag("--chat", flags->chat,
+                                    "The prompt is a message, put into the model's chat template")
+                          ->excludes("--ids-file")
+                          ->option_text(" ");
+  for (CLI::Option* option : add_chat_options(*app, flags->chat_flags)) option->needs(chat);
+  add_answer_options(*app, flags->answer);
   app->add_flag("--ignore-eos", flags->ignore_eos, "Never choose a token that ends the answer");
   add_engine_options(*app, flags->engine);
   app->add_flag("--full-head", flags->engine.full_head,

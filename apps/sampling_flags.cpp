@@ -116,6 +116,31 @@ SamplingOptions sampling_options(const SamplingFlags& flags, const TokenizerInfo
                   flags);
 }
 
+void set_sampling_option(SamplingOptions& options, const std::string& name,
+                         const std::string& value) {
+  SamplingOptions changed = options;
+  if (name == "temp") {
+    changed.temperature = parse_value<double>(name, value);
+  } else if (name == "top-k") {
+    changed.top_k = parse_value<int>(name, value);
+  } else if (name == "top-p") {
+    changed.top_p = parse_value<double>(name, value);
+  } else if (name == "min-p") {
+    changed.min_p = parse_value<double>(name, value);
+  } else if (name == "repeat-penalty") {
+    changed.repeat_penalty = parse_value<double>(name, value);
+  } else if (name == "seed") {
+    changed.seed = parse_value<uint64_t>(name, value);
+  } else {
+    throw Error(ExitCode::kUsage, "there is no setting " + name +
+                                      "; the settings are temp, top-k, top-p, min-p, "
+                                      "repeat-penalty, seed, max-tokens and system");
+  }
+  const std::string problem = sampling_problem(changed);
+  if (!problem.empty()) throw Error(ExitCode::kUsage, problem);
+  options = changed;
+}
+
 nlohmann::ordered_json to_json(const SamplingOptions& options) {
   return {{"temperature", options.temperature},
           {"top_k", options.top_k},

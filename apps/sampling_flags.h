@@ -33,6 +33,11 @@ void check_sampling_flags(const SamplingFlags& flags);
 SamplingOptions sampling_options(const SamplingFlags& flags, const TokenizerInfo& model,
                                  const std::string& model_path);
 
+// Sets the option that the command line calls --NAME. Error (kUsage) for a name that is none or a
+// value out of range; then nothing changes.
+void set_sampling_option(SamplingOptions& options, const std::string& name,
+                         const std::string& value);
+
 nlohmann::ordered_json to_json(const SamplingOptions& options);
 
 }  // namespace edgellm

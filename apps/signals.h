@@ -5,6 +5,10 @@
 // not a second SIGHUP, for a terminal that closes sends several. A SIGHUP that was ignored before
 // (nohup) stays so. SIGPIPE and SIGXFSZ are ignored: a closed pipe is seen as EPIPE, a file beyond
 // `ulimit -f` as EFBIG where it is written to.
+//
+// SIGBUS means that a mapped model file has become shorter: a page that was there when the file was
+// opened is gone, and nothing can be read in its place. That ends the process with one line and
+// exit code 3.
 #pragma once
 
 namespace edgellm {
@@ -14,10 +18,18 @@ struct Interrupted {
   int signal;
 };
 
-void install_signal_handlers();
+// `json`: whoever reads standard output expects an error there, too.
+void install_signal_handlers(bool json);
 
 // The first of those signals once one has come, else 0.
 int received_signal();
+
+// From here on SIGINT ends an answer and not the program: it is forgotten by take_interrupt(), a
+// second one changes nothing, and a signal of the other kinds takes its place.
+void let_interrupt_end_answers();
+
+// True, once, where the signal that came is SIGINT.
+bool take_interrupt();
 
 void throw_if_interrupted();
 

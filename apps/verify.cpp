@@ -1,5 +1,6 @@
 // edgellm verify: is this file whole, and does this machine compute with it what the converting one
 // computed?
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -36,8 +37,8 @@ Check contents_check(const ModelFile& model) {
           std::to_string(model.sections().size()) + " sections: hashes, padding, codes, scales"};
 }
 
-// Text that a byte-level tokenizer must give back unchanged: scripts, runs of blanks, line ends,
-// digits, characters of one to four bytes. All in NFC, as some models normalise to it.
+// Text that most tokenizers give back unchanged: scripts, runs of blanks, line ends, digits,
+// characters of one to four bytes. All in NFC, as some models normalise to it.
 constexpr std::string_view kRoundTripTexts[] = {
     "Once upon a time, there was a king.",
     "  two  blanks,\ttabs\t\tand\r\nline ends\n\n\n",
@@ -50,9 +51,24 @@ constexpr std::string_view kRoundTripTexts[] = {
     "if (x < 10) { return \"a\\n\"; }  // <tag attr='v'>",
 };
 
+// SentencePiece's decoders take a space off the front of a text, whether or not it was put there.
+bool equal_behind_spaces(std::string_view a, std::string_view b) {
+  const auto behind = [](std::string_view text) {
+    return text.substr(std::min(text.find_first_not_of(' '), text.size()));
+  };
+  return behind(a) == behind(b);
+}
+
+std::string round_trip(const Tokenizer& tokenizer, std::string_view text) {
+  return tokenizer.decode(tokenizer.encode(text, /*add_special=*/false), /*skip_special=*/false);
+}
+
+// A text must come back unchanged; or, since some tokenizers normalise more than to NFC, what came
+// back must.
 Check tokenizer_check(const ModelFile& model) {
   const auto tokenizer = load_tokenizer(model);
   if (!tokenizer) return {"tokenizer", Status::kSkipped, "the file holds no tokenizer"};
+  int n_normalised = 0;
   for (const std::string_view text : kRoundTripTexts) {
     const std::vector<int32_t> ids = tokenizer->encode(text, /*add_special=*/false);
     for (const int32_t id : ids) {
@@ -63,13 +79,18 @@ Check tokenizer_check(const ModelFile& model) {
       }
     }
     const std::string back = tokenizer->decode(ids, /*skip_special=*/false);
-    if (back != text) {
+    if (equal_behind_spaces(back, text)) continue;
+    ++n_normalised;
+    const bool is_text = find_invalid_utf8(back) == std::string::npos;
+    if (!is_text || !equal_behind_spaces(round_trip(*tokenizer, back), back)) {
       return {"tokenizer", Status::kFailed,
               "\"" + std::string(text) + "\" came back as \"" + back + "\""};
     }
   }
-  return {"tokenizer", Status::kOk,
-          std::to_string(std::size(kRoundTripTexts)) + " texts came back unchanged"};
+  return {
+      "tokenizer", Status::kOk,
+      std::to_string(std::size(kRoundTripTexts)) + " texts came back " +
+          (n_normalised == 0 ? "unchanged" : "(" + std::to_string(n_normalised) + " normalised)")};
 }
 
 Check golden_check(const ModelFile& model, int threads) {

@@ -20,6 +20,9 @@ void check_prompt(const Backend& backend, const GenerateRequest& request) {
                       std::to_string(vocab) + " (ids from 0 to " + std::to_string(vocab - 1) + ")");
     }
   }
+  require(
+      request.n_cached >= 0 && static_cast<size_t>(request.n_cached) < request.prompt_ids.size(),
+      "generate: the cache holds less than the prompt");
   if (request.prompt_ids.size() >= static_cast<size_t>(backend.context())) {
     throw Error(ExitCode::kPromptDoesNotFit,
                 "the prompt has " + std::to_string(request.prompt_ids.size()) +
@@ -62,12 +65,13 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
   check_prompt(backend, request);
   check_choice(request, backend.model().config().vocab);
   GenerateResult result;
+  result.n_cached = request.n_cached;
   if (request.max_tokens == 0) return result;
   const int64_t start = now_ns();
   const auto interrupted = [&] { return request.interrupted && request.interrupted(); };
   const std::span<const int32_t> banned =
       request.ignore_stop_ids ? request.stop_ids : std::span<const int32_t>();
-  int position = 0;
+  int position = request.n_cached;
   int32_t next = -1;
 
   // Where the arg-max is not enough, each step brings its logits to the host.
@@ -98,6 +102,7 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
     if (interrupted()) {
       result.finish_reason = FinishReason::kInterrupted;
       result.prompt_eval_ns = now_ns() - start;
+      result.n_cached = position;
       return result;
     }
     const int rows = std::min(chunk, prompt - position);
@@ -179,6 +184,7 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
     });
   }
   result.eval_ns = last_token_at - start - result.ttft_ns;
+  result.n_cached = position;
   return result;
 }
 

@@ -24,7 +24,8 @@ const char* to_string(FinishReason reason);  // "stop", "length", "stop_string",
 
 struct GenerateRequest {
   std::span<const int32_t> prompt_ids;  // at least one id, all within the vocabulary
-  int max_tokens = -1;                  // -1: until the context is full
+  int n_cached = 0;     // so many ids, but not the last, are in the cache from a run before this
+  int max_tokens = -1;  // -1: until the context is full
   std::span<const int32_t> stop_ids;
   bool ignore_stop_ids = false;  // never choose a stop id
   int prefill_chunk = 0;         // rows a pass; 0: as many as the backend takes
@@ -43,6 +44,9 @@ struct GenerateRequest {
 struct GenerateResult {
   std::vector<int32_t> token_ids;
   FinishReason finish_reason = FinishReason::kLength;
+  // Ids that the cache now holds, of the prompt and then of token_ids; the last of these was never
+  // fed. A run whose prompt begins with them may begin behind them (n_cached).
+  int n_cached = 0;
   int64_t prompt_eval_ns = 0;           // prefill, the first token included
   int64_t eval_ns = 0;                  // all tokens after the first
   int64_t ttft_ns = 0;                  // from the call to the first token handed over

@@ -33,7 +33,9 @@ InputFile::InputFile(const std::string& path) : path_(path) {
   // O_NONBLOCK: opening a FIFO without it would wait for a writer.
   fd_ = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd_.get() < 0) {
-    if (errno == ENOENT) fail_file(path, "no such file");
+    if (errno == ENOENT) {
+      fail_file(path, path_exists(path) ? "is a link to a file that is not there" : "no such file");
+    }
     fail_file(path, std::string("cannot be opened: ") + std::strerror(errno));
   }
   struct stat status = {};
@@ -75,7 +77,7 @@ std::string read_text_file(const std::string& path, uint64_t max_bytes) {
 
 bool path_exists(const std::string& path) {
   struct stat status = {};
-  return ::stat(path.c_str(), &status) == 0;
+  return ::lstat(path.c_str(), &status) == 0;
 }
 
 bool is_folder(const std::string& path) {

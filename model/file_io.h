@@ -55,6 +55,8 @@ class InputFile {
 // The whole of a file of at most max_bytes.
 std::string read_text_file(const std::string& path, uint64_t max_bytes);
 
+// Also a link that leads nowhere: a download that is not complete must not pass for a model that has
+// no such file.
 bool path_exists(const std::string& path);
 bool is_folder(const std::string& path);
 

@@ -27,6 +27,10 @@ constexpr std::array kTurnTerminators = {"<|eot_id|>",   "<|im_end|>",      "<en
 constexpr std::array kSamplingKeys = {"do_sample", "temperature", "top_k",
                                       "top_p",     "min_p",       "repetition_penalty"};
 
+// What transformers hands to a chat template by these names.
+constexpr std::array kTokenNames = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                    "pad_token", "cls_token", "mask_token"};
+
 class TokenizerReader {
  public:
   TokenizerReader(const HfTokenizerFiles& files, const ModelConfig& config)
@@ -69,8 +73,9 @@ void TokenizerReader::refuse_sentencepiece() const {
   if (!path_exists(path)) return;
   throw Error(ExitCode::kUnsupported,
               printable_path(path) +
-                  ": SentencePiece tokenizers are not supported yet; put a tokenizer.json with a "
-                  "byte-level BPE beside it, or move it away for a file that takes ids only");
+                  ": SentencePiece's own files are not supported; put the tokenizer.json of the "
+                  "same model beside it (transformers' AutoTokenizer writes one with "
+                  "save_pretrained), or move it away for a file that takes ids only");
 }
 
 void TokenizerReader::read_tokenizer_json() {
@@ -233,6 +238,13 @@ HfTokenizer TokenizerReader::read() {
     }
   }
   info.stop_ids.assign(stop_ids_.begin(), stop_ids_.end());
+  info.special_tokens.emplace();
+  for (const char* name : kTokenNames) {
+    for (const Json* json : {&tokenizer_config, &special_tokens}) {
+      const auto token = token_text(*json, name);
+      if (token) info.special_tokens->emplace(name, *token);  // the first counts
+    }
+  }
 
   read_bos({&tokenizer_config, &special_tokens},
            {{&config, "config.json"}, {&generation, "generation_config.json"}});

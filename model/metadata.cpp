@@ -132,6 +132,7 @@ OrderedJson tokenizer_json(const TokenizerInfo& tokenizer) {
   json["add_bos"] = tokenizer.add_bos;
   json["stop_ids"] = tokenizer.stop_ids;
   json["chat_template"] = tokenizer.chat_template;
+  if (tokenizer.special_tokens) json["special_tokens"] = *tokenizer.special_tokens;
   json["sampling"] = OrderedJson::parse(tokenizer.sampling_json);
   return json;
 }
@@ -153,6 +154,13 @@ TokenizerInfo parse_tokenizer(const Fields& fields, int vocab) {
     fields.fail("tokenizer.stop_ids is not ascending without duplicates");
   }
   if (fields.has("chat_template")) tokenizer.chat_template = fields.text("chat_template");
+  if (fields.has("special_tokens")) {
+    const Fields tokens = fields.object("special_tokens");
+    tokenizer.special_tokens.emplace();
+    for (const auto& [name, unused] : tokens.json().items()) {
+      tokenizer.special_tokens->emplace(name, tokens.text(name));
+    }
+  }
   if (fields.has("sampling")) tokenizer.sampling_json = fields.object("sampling").json().dump();
   return tokenizer;
 }

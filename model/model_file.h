@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,9 +31,12 @@ struct Section {
 struct TokenizerInfo {
   bool present = false;  // a tokenizer.json is in the file
   std::optional<int32_t> bos;
-  bool add_bos = false;              // tokenizer_config asks for a BOS before every text
-  std::vector<int32_t> stop_ids;     // ascending, without duplicates
-  std::string chat_template;         // empty where the model has none
+  bool add_bos = false;           // tokenizer_config asks for a BOS before every text
+  std::vector<int32_t> stop_ids;  // ascending, without duplicates
+  std::string chat_template;      // empty where the model has none
+  // What the template calls "bos_token", "eos_token", ... and their text. Empty in files of older
+  // versions, which do not say.
+  std::optional<std::map<std::string, std::string>> special_tokens;
   std::string sampling_json = "{}";  // defaults of generation_config.json, kept as found
 };
 

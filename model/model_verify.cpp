@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -110,8 +111,12 @@ class Verifier {
       std::vector<std::jthread> helpers;
       const size_t threads =
           std::min<size_t>({kThreads, std::thread::hardware_concurrency(), order_.size()});
-      for (size_t t = 1; t < threads; ++t) {
-        helpers.emplace_back([this] { check_sections(/*reports=*/false); });
+      try {
+        for (size_t t = 1; t < threads; ++t) {
+          helpers.emplace_back([this] { check_sections(/*reports=*/false); });
+        }
+      } catch (const std::system_error&) {
+        // The system gives no more threads (ulimit -u): those that are there do all of it.
       }
       check_sections(/*reports=*/true);
     }

@@ -56,7 +56,8 @@ const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, size_t of
   return longest;
 }
 
-void AddedTokenMatcher::split(std::string_view text, std::vector<Section>& sections) const {
+void AddedTokenMatcher::split(std::string_view text, std::vector<Section>& sections,
+                              const Counts& counts) const {
   sections.clear();
   size_t text_begin = 0;  // where the text that is not in a section yet begins
   for (size_t offset = 0; offset < text.size() && !tokens_.empty();) {
@@ -67,6 +68,10 @@ void AddedTokenMatcher::split(std::string_view text, std::vector<Section>& secti
     }
     const AddedToken* token = longest_at(text, offset);
     if (token == nullptr) {
+      ++offset;
+      continue;
+    }
+    if (counts && token->special && !counts(*token, offset)) {
       ++offset;
       continue;
     }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,8 +39,13 @@ class AddedTokenMatcher {
   // Contents must differ, and be of 1 to kMaxTokenBytes bytes.
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
 
-  // Replaces `sections`; they cover all of `text` except what lstrip and rstrip swallow.
-  void split(std::string_view text, std::vector<Section>& sections) const;
+  // Whether a special token that was found at `begin` counts; if not, it is text.
+  using Counts = std::function<bool(const AddedToken& token, size_t begin)>;
+
+  // Replaces `sections`; they cover all of `text` except what lstrip and rstrip swallow. All tokens
+  // count where `counts` is empty.
+  void split(std::string_view text, std::vector<Section>& sections,
+             const Counts& counts = {}) const;
 
  private:
   const AddedToken* longest_at(std::string_view text, size_t offset) const;

@@ -1,5 +1,10 @@
-// Byte-pair encoding of one word: start with its bytes, and while some neighbours can merge, merge
-// the pair of lowest rank, the leftmost of equals.
+// Byte-pair encoding of one word: start with its bytes (a byte-level vocabulary) or its characters
+// (others), and while some neighbours can merge, merge the pair of lowest rank, the leftmost of
+// equals. A character that the vocabulary lacks becomes the tokens of its bytes ("<0xE4>", byte
+// fallback), or else the token for what is unknown.
+//
+// Without a pre-tokenizer (LLaMA-2) a whole text is one word. It is cut where no merge can ever
+// join two characters, which changes no id: the merges on both sides do not see each other.
 //
 // Immutable after construction; threads share it, each with its own Bpe::Scratch.
 #pragma once
@@ -9,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/string_arena.h"
 #include "tokenizer/string_index.h"
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/vocabulary.h"
@@ -17,6 +23,14 @@ namespace edgellm::tok {
 
 class Bpe {
  public:
+  struct Options {
+    bool byte_level = true;      // words are bytes; tokens are written in GPT-2's alphabet
+    bool ignore_merges = false;  // a word that is a token becomes that token
+    bool byte_fallback = false;  // not for a byte-level vocabulary
+    bool fuse_unk = false;       // neighbours that are unknown are one token
+    int32_t unk_id = -1;         // -1: what is unknown is an Error
+  };
+
   // The words of one text and their ids, and working memory. Words are kept as views: they must
   // live as long as the scratch.
   class Scratch {
@@ -39,6 +53,7 @@ class Bpe {
 
     std::vector<CachedWord> cache_;  // one place per hash value: a newer word replaces an older
     std::vector<int32_t> cached_ids_;
+    std::vector<int32_t> run_;  // where merging starts
     std::vector<Symbol> symbols_;
     std::vector<uint64_t> queue_;
   };
@@ -46,12 +61,13 @@ class Bpe {
   // All tokens that `vocabulary` has by now are the model's. `where` begins the message of an Error
   // (kModelFile) for a merge of unknown tokens.
   Bpe(const Vocabulary& vocabulary, const std::vector<TokenizerFile::Merge>& merges,
-      bool ignore_merges, const std::string& where);
+      const Options& options, const std::string& where);
 
-  // Appends the ids of `word`. A byte that the vocabulary lacks is Error, kUnsupported.
+  // Appends the ids of `word`. What the vocabulary lacks, without a fallback and a token for the
+  // unknown, is Error, kUnsupported.
   void encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
 
-  // True if every byte that valid UTF-8 can hold has a token.
+  // True if every byte that valid UTF-8 can hold has a token of a byte-level vocabulary.
   bool covers_utf8() const;
 
  private:
@@ -72,15 +88,33 @@ class Bpe {
     return merges_[find_slot(pair_of(left, right))];
   }
 
-  void split_bytes(std::string_view word, Scratch& scratch) const;
+  void index_characters(const Vocabulary& vocabulary,
+                        const std::vector<TokenizerFile::Merge>& merges);
+  void index_fallback(const Vocabulary& vocabulary,
+                      const std::vector<TokenizerFile::Merge>& merges);
+  int32_t character_id(std::string_view character) const;
+  bool can_join(int32_t left, int32_t right) const;
+
+  void encode_bytes(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
+  void encode_characters(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
+  // Appends the ids of a text whose symbols are in scratch.run_.
+  void encode_run(std::string_view text, Scratch& scratch, std::vector<int32_t>& ids) const;
+  void make_symbols(Scratch& scratch) const;
   void merge_short(Scratch& scratch, std::vector<int32_t>& ids) const;
   void merge_long(Scratch& scratch, std::vector<int32_t>& ids) const;
 
-  std::array<int32_t, 256> byte_ids_{};  // -1: none
+  Options options_;
+  std::array<int32_t, 256> byte_ids_{};  // of letters of the alphabet, or "<0xE4>"; -1: none
   std::vector<Merge> merges_;            // open addressing, at most half full
   int hash_shift_;                       // keeps as many bits of a hash as merges_ has places
-  StringIndex whole_words_;              // by bytes; empty unless ignore_merges
-  bool ignore_merges_;
+  StringIndex whole_words_;              // empty unless ignore_merges
+  StringArena whole_word_bytes_;         // of a byte-level vocabulary
+
+  // For characters:
+  std::vector<int32_t> character_ids_;  // by character, below U+10000; -1: none
+  StringIndex rare_characters_;         // from U+10000 on
+  std::vector<uint64_t> joins_;         // pairs that some merge joins; open addressing
+  bool can_cut_ = true;                 // no merge takes a fallback or the unknown token
 };
 
 }  // namespace edgellm::tok

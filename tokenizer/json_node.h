@@ -20,6 +20,7 @@ class JsonNode {
 
   const std::string& path() const { return path_; }
   bool is_null() const { return value_->is_null(); }
+  bool is_boolean() const { return value_->is_boolean(); }
 
   // A member of an object: must be there (at), or null where it is absent (find).
   JsonNode at(const std::string& key) const;

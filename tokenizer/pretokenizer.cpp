@@ -11,7 +11,8 @@ namespace edgellm::tok {
 
 namespace {
 
-constexpr const char* kSupported = "Split, ByteLevel, Digits, Punctuation, Sequence";
+constexpr const char* kSupported =
+    "null, Split, ByteLevel, Metaspace, Digits, Punctuation, Whitespace, WhitespaceSplit, Sequence";
 
 // The pattern that ByteLevel with use_regex stands for (GPT-2's encoder.py).
 constexpr const char* kGpt2Pattern =
@@ -40,14 +41,39 @@ void match_characters(bool (*test)(char32_t), std::string_view text,
   }
 }
 
+// The word with its spaces replaced and, if `prepend` says so, one in front.
+std::string with_metaspaces(const Metaspace& metaspace, std::string_view word, bool prepend) {
+  const std::string& replacement = metaspace.replacement;
+  std::string out;
+  out.reserve(word.size() + word.size() / 2);
+  if (prepend && !word.starts_with(' ') && !word.starts_with(replacement)) out = replacement;
+  for (const char c : word) {
+    if (c == ' ') {
+      out += replacement;
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+// Appends the word, cut before every replacement if Metaspace splits.
+void cut_at_spaces(std::string_view word, const Metaspace& metaspace,
+                   std::vector<std::string_view>& words) {
+  while (metaspace.split) {
+    const size_t next = word.find(metaspace.replacement, 1);
+    if (next == std::string_view::npos) break;
+    words.push_back(word.substr(0, next));
+    word.remove_prefix(next);
+  }
+  words.push_back(word);
+}
+
 }  // namespace
 
 PreTokenizer::PreTokenizer(const JsonNode& node) {
   add_steps(node);
-  if (!has_byte_level_) {
-    node.refuse(node.is_null() ? "null" : "a pre-tokenizer without ByteLevel",
-                "byte-level BPE, whose pre-tokenizer is or contains ByteLevel");
-  }
+  if (!has_byte_level_) return;
   // With nothing behind it the detour through the alphabet ends where it began.
   if (std::holds_alternative<AlphabetStep>(steps_.back())) {
     steps_.pop_back();
@@ -68,16 +94,26 @@ void PreTokenizer::add_steps(const JsonNode& node) {
     add_byte_level(node);
   } else if (type == "Digits") {
     const bool individual = node.at("individual_digits").boolean();
-    steps_.push_back(SplitStep{CharacterTest{is_numeric},
-                               individual ? Behavior::kIsolated : Behavior::kContiguous, false});
+    add_character_split(is_numeric, individual ? Behavior::kIsolated : Behavior::kContiguous);
   } else if (type == "Punctuation") {
     const JsonNode behavior = node.find("behavior");
-    steps_.push_back(SplitStep{CharacterTest{is_punctuation},
-                               behavior.is_null() ? Behavior::kIsolated : behavior_of(behavior),
-                               false});
+    add_character_split(is_punctuation,
+                        behavior.is_null() ? Behavior::kIsolated : behavior_of(behavior));
+  } else if (type == "Metaspace") {
+    if (has_byte_level_) node.refuse("Metaspace behind ByteLevel", "Metaspace before ByteLevel");
+    steps_.push_back(Metaspace(node));
+  } else if (type == "WhitespaceSplit") {
+    add_character_split(is_white_space, Behavior::kRemoved);
+  } else if (type == "Whitespace") {
+    add_character_split(is_white_space, Behavior::kRemoved);
+    add_character_split(is_word, Behavior::kContiguous);
   } else {
     node.refuse("the pre-tokenizer " + in_quotes(type), kSupported);
   }
+}
+
+void PreTokenizer::add_character_split(CharacterTest test, Behavior behavior) {
+  steps_.push_back(SplitStep{test, behavior, false});
 }
 
 void PreTokenizer::add_split(const JsonNode& node) {
@@ -168,7 +204,7 @@ void PreTokenizer::split_word(const SplitStep& step, std::string_view word, Scra
   }
 }
 
-void PreTokenizer::split(std::string_view text, Scratch& scratch,
+void PreTokenizer::split(std::string_view text, bool at_start, Scratch& scratch,
                          std::vector<std::string_view>& words) const {
   words.clear();
   if (!text.empty()) words.push_back(text);
@@ -179,11 +215,24 @@ void PreTokenizer::split(std::string_view text, Scratch& scratch,
     if (const SplitStep* split = std::get_if<SplitStep>(&step)) {
       scratch.next.clear();
       for (const std::string_view word : words) split_word(*split, word, scratch);
+      // The beginning may have been removed.
+      at_start =
+          at_start && !scratch.next.empty() && scratch.next.front().data() == words.front().data();
       words.swap(scratch.next);
     } else if (std::holds_alternative<PrefixSpaceStep>(step)) {
       for (std::string_view& word : words) {
         if (word.front() != ' ') word = rewrite(std::string(1, ' ').append(word));
       }
+    } else if (const Metaspace* metaspace = std::get_if<Metaspace>(&step)) {
+      scratch.next.clear();
+      for (size_t i = 0; i < words.size(); ++i) {
+        const bool prepend =
+            metaspace->prepend == Metaspace::Prepend::kAlways ||
+            (metaspace->prepend == Metaspace::Prepend::kFirst && at_start && i == 0);
+        cut_at_spaces(rewrite(with_metaspaces(*metaspace, words[i], prepend)), *metaspace,
+                      scratch.next);
+      }
+      words.swap(scratch.next);
     } else {
       for (std::string_view& word : words) word = rewrite(to_alphabet(word));
     }

@@ -1,5 +1,5 @@
 // Cuts text into the words that BPE works on, in the steps that a tokenizer.json lists: Split,
-// ByteLevel, Digits, Punctuation and sequences of them.
+// ByteLevel, Metaspace, Digits, Punctuation, Whitespace, WhitespaceSplit and sequences of them.
 //
 // Hugging Face's ByteLevel rewrites the text in GPT-2's alphabet. Here words stay bytes, which is
 // the same by another name; only where steps follow a ByteLevel does the text take the detour,
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tokenizer/json_node.h"
+#include "tokenizer/metaspace.h"
 #include "tokenizer/regex.h"
 
 namespace edgellm::tok {
@@ -33,12 +34,18 @@ class PreTokenizer {
     std::deque<std::string> rewritten;  // keeps the text of words that are not in the input
   };
 
-  // Throws Error: kModelFile for what is broken, kUnsupported for what is unknown or has no
-  // ByteLevel, which is how a byte-level vocabulary tells itself from others.
+  // Null leaves the text whole. Throws Error: kModelFile for what is broken, kUnsupported for what
+  // is unknown.
   explicit PreTokenizer(const JsonNode& node);
 
+  // There is a ByteLevel: words are bytes and the vocabulary is written in GPT-2's alphabet.
+  // Otherwise words are text.
+  bool is_byte_level() const { return has_byte_level_; }
+
   // Replaces `words`: views of `text` or of scratch.rewritten, none empty. `text` is valid UTF-8.
-  void split(std::string_view text, Scratch& scratch, std::vector<std::string_view>& words) const;
+  // `at_start`: it is the beginning of all that is encoded, not what comes behind an added token.
+  void split(std::string_view text, bool at_start, Scratch& scratch,
+             std::vector<std::string_view>& words) const;
 
  private:
   // What becomes of the matches of a pattern.
@@ -52,11 +59,12 @@ class PreTokenizer {
   };
   struct PrefixSpaceStep {};  // a space before every word that has none
   struct AlphabetStep {};     // from here on, words are written in GPT-2's alphabet
-  using Step = std::variant<SplitStep, PrefixSpaceStep, AlphabetStep>;
+  using Step = std::variant<SplitStep, PrefixSpaceStep, AlphabetStep, Metaspace>;
 
   void add_steps(const JsonNode& node);
   void add_split(const JsonNode& node);
   void add_byte_level(const JsonNode& node);
+  void add_character_split(CharacterTest test, Behavior behavior);
   static Behavior behavior_of(const JsonNode& node);
 
   static void split_word(const SplitStep& step, std::string_view word, Scratch& scratch);

@@ -49,13 +49,25 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop
   }
 }
 
+void TextStream::start_behind(std::span<const int32_t> ids) {
+  std::string text_before;
+  for (const int32_t id : ids) {
+    if (!tokenizer_->is_special(id)) tokenizer_->decode_next(id, decode_state_, text_before);
+  }
+  tokenizer_->decode_end(decode_state_, text_before);
+}
+
 std::string TextStream::push(int32_t id) {
   if (stopped_ || tokenizer_->is_special(id)) return {};
-  pending_bytes_ += tokenizer_->token_bytes(id);
+  tokenizer_->decode_next(id, decode_state_, pending_bytes_);
   return release(false);
 }
 
-std::string TextStream::finish() { return stopped_ ? std::string() : release(true); }
+std::string TextStream::finish() {
+  if (stopped_) return {};
+  tokenizer_->decode_end(decode_state_, pending_bytes_);
+  return release(true);
+}
 
 std::string TextStream::release(bool at_end) {
   move_decided(pending_bytes_, at_end, pending_text_);

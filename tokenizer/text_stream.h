@@ -1,10 +1,12 @@
 // Turns a stream of ids into text that may be shown at once.
 //
-// Two things are held back: the bytes of a UTF-8 character that is not complete yet, and text that
-// may turn out to be the beginning of a stop string. Whatever push() returns is final.
+// Held back are the bytes of a UTF-8 character that is not complete yet (with byte fallback: of a
+// run of bytes), and text that may turn out to be the beginning of a stop string. Whatever push()
+// returns is final.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,10 @@ class TextStream {
   // `tokenizer` must outlive the stream. Stop strings that are empty or not valid UTF-8 are a
   // contract violation. The one that begins first in the text wins, whatever completes first.
   TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop_strings);
+
+  // What comes stands behind the text of `ids`, so a space that would be left out in front stays
+  // ("Once upon" + " a time"). Before the first push().
+  void start_behind(std::span<const int32_t> ids);
 
   // Appends one id and returns the text that became final, valid UTF-8. Special tokens add none.
   // Bytes that can no longer become a character are replaced by U+FFFD.
@@ -33,6 +39,7 @@ class TextStream {
 
   const Tokenizer* tokenizer_;
   std::vector<std::string> stop_strings_;
+  DecodeState decode_state_;
   std::string pending_bytes_;  // not yet a whole UTF-8 character
   std::string pending_text_;   // valid UTF-8 that may begin a stop string
   bool stopped_ = false;

@@ -1,9 +1,10 @@
 // Text to token ids and back, as a Hugging Face `tokenizer.json` describes it.
 //
-// Byte-level BPE: normalise (NFC), cut at added tokens, split by the pre-tokenizer's regular
-// expressions (Oniguruma, the engine of Hugging Face's own tokenizers), merge byte pairs by rank,
-// then the post-processor's template. What a file asks for and this code does not know is refused
-// by name (Error, kUnsupported); broken JSON is Error (kModelFile).
+// BPE, byte-level (GPT-2, LLaMA-3, Qwen) or of characters with byte fallback (LLaMA-2, Mistral):
+// cut at added tokens, normalise, split by the pre-tokenizer's regular expressions (Oniguruma, the
+// engine of Hugging Face's own tokenizers) or spaces, merge pairs by rank, then the
+// post-processor's template. What a file asks for and this code does not know is refused by name
+// (Error, kUnsupported); broken JSON is Error (kModelFile).
 //
 // A Tokenizer is immutable after construction; any number of threads may use it.
 #pragma once
@@ -16,7 +17,14 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/decode_state.h"
+
 namespace edgellm {
+
+// A stretch of a text, in bytes.
+struct TextRange {
+  size_t begin, end;
+};
 
 class Tokenizer {
  public:
@@ -32,10 +40,22 @@ class Tokenizer {
   // template (for most models: a BOS in front).
   std::vector<int32_t> encode(std::string_view text, bool add_special) const;
 
-  // The bytes that the ids stand for. May end or begin inside a UTF-8 character: see TextStream.
+  // The same without the template, but special tokens count only outside of `plain` (ascending,
+  // without overlap): one that has a byte in it is text like any other, and is split and merged
+  // with what stands around it. Added tokens that are not special are found everywhere.
+  std::vector<int32_t> encode(std::string_view text, std::span<const TextRange> plain) const;
+
+  // The text of the ids, as the file's decoder makes it. Of a byte-level vocabulary these are the
+  // bytes that the ids stand for, which may end or begin inside a UTF-8 character: see TextStream.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
-  // The bytes of one id as they appear in decoded text; empty for an id the vocabulary lacks.
+  // The same one by one: appends what is decided with one more id, and at the end what was held
+  // back. The first text of a SentencePiece vocabulary loses its space, as in decode().
+  void decode_next(int32_t id, DecodeState& state, std::string& out) const;
+  void decode_end(DecodeState& state, std::string& out) const;
+
+  // The bytes of one id as they appear in the middle of decoded text; empty for an id the
+  // vocabulary lacks.
   std::string_view token_bytes(int32_t id) const;
 
   bool is_special(int32_t id) const;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <vector>
+#include <iterator>
 
 #include "base/error.h"
 #include "tokenizer/tokenizer.h"
@@ -22,6 +22,32 @@ bool is_continuation(uint8_t byte) { return (byte & 0xC0) == 0x80; }
 
 utf8proc_category_t category(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
+}
+
+struct CharacterRange {
+  char32_t first, last;
+};
+
+// Punctuation that came after Unicode 8, up to Unicode 18. Digits and white space come from Rust's
+// own tables, which are new, but punctuation from a crate that was made for Unicode 8.
+constexpr CharacterRange kYoungPunctuation[] = {
+    {0x061D, 0x061D},   {0x09FD, 0x09FD},   {0x0A76, 0x0A76},   {0x0C77, 0x0C77},
+    {0x0C84, 0x0C84},   {0x1B4E, 0x1B4F},   {0x1B7D, 0x1B7F},   {0x2E43, 0x2E4F},
+    {0x2E52, 0x2E5D},   {0x2E60, 0x2E63},   {0x10D6E, 0x10D6E}, {0x10EAD, 0x10EAD},
+    {0x10ED0, 0x10ED0}, {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x113D4, 0x113D5},
+    {0x113D7, 0x113D8}, {0x1144B, 0x1144F}, {0x1145A, 0x1145B}, {0x1145D, 0x1145D},
+    {0x11660, 0x1166C}, {0x116B9, 0x116B9}, {0x1183B, 0x1183B}, {0x11944, 0x11946},
+    {0x119E2, 0x119E2}, {0x11A3F, 0x11A46}, {0x11A9A, 0x11A9C}, {0x11A9E, 0x11AA2},
+    {0x11B00, 0x11B09}, {0x11BE1, 0x11BE1}, {0x11C41, 0x11C45}, {0x11C70, 0x11C71},
+    {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F}, {0x11FFF, 0x11FFF}, {0x12FF1, 0x12FF2},
+    {0x16D6D, 0x16D6F}, {0x16E97, 0x16E9A}, {0x16FE2, 0x16FE2}, {0x1E5FF, 0x1E5FF},
+    {0x1E95E, 0x1E95F}};
+
+bool is_young_punctuation(char32_t c) {
+  const auto* range =
+      std::upper_bound(std::begin(kYoungPunctuation), std::end(kYoungPunctuation), c,
+                       [](char32_t value, const CharacterRange& r) { return value < r.first; });
+  return range != std::begin(kYoungPunctuation) && c <= (range - 1)->last;
 }
 
 // Characters that are Alphabetic although their category is So (Other_Alphabetic in PropList.txt):
@@ -133,6 +159,7 @@ bool is_punctuation(char32_t c) {
     return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
            (c >= '{' && c <= '~');
   }
+  if (c == 0x166D || c == 0x111C9) return true;  // punctuation in Unicode 8, no more today
   switch (category(c)) {
     case UTF8PROC_CATEGORY_PC:
     case UTF8PROC_CATEGORY_PD:
@@ -141,60 +168,10 @@ bool is_punctuation(char32_t c) {
     case UTF8PROC_CATEGORY_PI:
     case UTF8PROC_CATEGORY_PF:
     case UTF8PROC_CATEGORY_PO:
-      return true;
+      return !is_young_punctuation(c);
     default:
       return false;
   }
-}
-
-bool may_need_nfc(std::string_view text) {
-  // Everything below U+0300 is its own NFC, and 0xCC is the first byte of U+0300.
-  return std::any_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<uint8_t>(c) >= 0xCC; });
-}
-
-std::string nfc(std::string_view text) {
-  constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-  // utf8proc_map() would do all of this in one call, but it orders combining marks by exchanging
-  // neighbours: quadratic in a run of marks, minutes for a hostile megabyte.
-  std::vector<utf8proc_int32_t> characters;
-  characters.reserve(text.size());
-  for (size_t i = 0; i < text.size();) {
-    const Utf8Unit unit = read_utf8(text, i);
-    i += unit.n_bytes;
-    std::array<utf8proc_int32_t, 4> parts{};  // canonical decompositions have at most four
-    const utf8proc_ssize_t n =
-        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(unit.character), parts.data(),
-                                static_cast<utf8proc_ssize_t>(parts.size()), kOptions, nullptr);
-    require(n >= 0 && n <= static_cast<utf8proc_ssize_t>(parts.size()), "nfc: decomposition");
-    characters.insert(characters.end(), parts.begin(), parts.begin() + n);
-  }
-
-  const auto combining_class = [](utf8proc_int32_t c) {
-    return utf8proc_get_property(c)->combining_class;
-  };
-  for (auto run = characters.begin(); run != characters.end();) {
-    if (combining_class(*run) == 0) {
-      ++run;
-      continue;
-    }
-    const auto end = std::find_if(run, characters.end(),
-                                  [&](utf8proc_int32_t c) { return combining_class(c) == 0; });
-    std::stable_sort(run, end, [&](utf8proc_int32_t a, utf8proc_int32_t b) {
-      return combining_class(a) < combining_class(b);
-    });
-    run = end;
-  }
-
-  const utf8proc_ssize_t n_composed = utf8proc_normalize_utf32(
-      characters.data(), static_cast<utf8proc_ssize_t>(characters.size()), kOptions);
-  require(n_composed >= 0, "nfc: composition");
-  std::string out;
-  out.reserve(text.size());
-  for (size_t i = 0; i < static_cast<size_t>(n_composed); ++i) {
-    append_utf8(out, static_cast<char32_t>(characters[i]));
-  }
-  return out;
 }
 
 }  // namespace edgellm::tok

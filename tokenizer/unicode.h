@@ -2,8 +2,7 @@
 //
 // The properties are those of the Rust crates behind Hugging Face's tokenizers (regex: \s and \w of
 // added tokens; char::is_numeric: Digits), taken from utf8proc's tables. Characters younger than
-// the installed utf8proc or Oniguruma (Debian 12: Unicode 14) are unassigned here, and NFC knows
-// marks that the crate behind Hugging Face's NFC (Unicode 9) does not.
+// the installed utf8proc or Oniguruma (Debian 12: Unicode 14) are unassigned here.
 #pragma once
 
 #include <cstddef>
@@ -42,11 +41,5 @@ bool is_white_space(char32_t c);  // property White_Space
 bool is_word(char32_t c);     // Alphabetic, Mark, Decimal_Number, Connector_Punctuation, joiners
 bool is_numeric(char32_t c);  // categories Nd, Nl, No
 bool is_punctuation(char32_t c);  // ASCII punctuation and symbols, categories P*
-
-// True if NFC can change the text; cheap, and false for all text below U+0300.
-bool may_need_nfc(std::string_view text);
-
-// The text in normalisation form C. `text` must be valid UTF-8.
-std::string nfc(std::string_view text);
 
 }  // namespace edgellm::tok

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "base/error.h"
-#include "tokenizer/byte_level.h"
 
 namespace edgellm::tok {
 
@@ -24,16 +23,18 @@ bool Vocabulary::add_view(std::string_view content, int32_t id) {
   Token& token = tokens_[static_cast<size_t>(id)];
   if (token.id >= 0 || !by_content_.insert(content, id)) return false;
   token.content = content;
+  token.encoded = content;
   token.id = id;
   max_id_ = std::max(max_id_, id);
-  set_bytes(id, content);
   return true;
 }
 
-void Vocabulary::set_bytes(int32_t id, std::string_view content) {
-  Token& token = tokens_[static_cast<size_t>(id)];
-  token.in_alphabet = from_alphabet(content, scratch_);
-  token.bytes = bytes_.add(token.in_alphabet ? std::string_view(scratch_) : content);
+void Vocabulary::set_encoded(int32_t id, std::string_view encoded) {
+  tokens_[static_cast<size_t>(id)].encoded = bytes_.add(encoded);
+}
+
+void Vocabulary::set_bytes(int32_t id, std::string_view bytes) {
+  tokens_[static_cast<size_t>(id)].bytes = bytes_.add(bytes);
 }
 
 const Token* Vocabulary::find(int32_t id) const {

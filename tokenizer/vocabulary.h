@@ -13,9 +13,9 @@ namespace edgellm::tok {
 
 struct Token {
   std::string_view content;  // as the file spells it
-  std::string_view bytes;    // what it decodes to
+  std::string_view bytes;    // what it decodes to in the middle of a text
+  std::string_view encoded;  // the content, or for an added token what the normalizer makes of it
   int32_t id = -1;           // -1: the vocabulary has no such id
-  bool in_alphabet = false;  // the content is a byte string written in GPT-2's alphabet
   bool special = false;
 };
 
@@ -38,9 +38,9 @@ class Vocabulary {
   const Token* find(int32_t id) const;  // null if there is none
   Token& operator[](int32_t id) { return tokens_[static_cast<size_t>(id)]; }
 
-  // Sets what a token decodes to: the bytes that `content` spells in the alphabet, or, if it does
-  // not, `content` itself.
-  void set_bytes(int32_t id, std::string_view content);
+  // Sets what a token is in encoded text, and what it decodes to.
+  void set_encoded(int32_t id, std::string_view encoded);
+  void set_bytes(int32_t id, std::string_view bytes);
 
   int32_t max_id() const { return max_id_; }
   const std::vector<Token>& tokens() const { return tokens_; }  // by id, gaps included
@@ -49,7 +49,6 @@ class Vocabulary {
   StringArena contents_, bytes_;
   std::vector<Token> tokens_;
   StringIndex by_content_;
-  std::string scratch_;
   int32_t max_id_ = -1;
 };
 

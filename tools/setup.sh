@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that building and testing needs: only the missing ones, and nothing
-# at all where none is missing. This list is the only one.
+# at all where none is missing. This list is the only one. `tools/setup.sh fuzz` takes what fuzzing
+# needs besides.
 set -euo pipefail
 
 packages=(
@@ -10,10 +11,14 @@ packages=(
   libonig-dev        # regular expressions of tokenizers
   libutf8proc-dev    # Unicode normalisation
   libxxhash-dev      # checksums
-  catch2 zlib1g-dev  # tests
+  libedit-dev        # line editing of chat
+  catch2 zlib1g-dev python3  # tests
   groff-base zsh fish  # tests of man pages and completions
   file               # Debian package
 )
+if [[ ${1:-} == fuzz ]]; then
+  packages+=(clang libclang-rt-dev llvm)  # libFuzzer, the sanitizers, names in their reports
+fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "setup: not a Debian system; what is needed, by Debian's names: ${packages[*]}" >&2

@@ -88,6 +88,7 @@ class CudaBackend final : public Backend {
 
   void forward(const Batch& batch, const Outputs& outputs) override {
     check_pass(batch, outputs, config_, options_, context_);
+    use_gpu();
     const InFlight in_flight(stream_, host_work_);
     begin_pass(batch, outputs);
     if (is_decode_step(batch, outputs)) {
@@ -120,6 +121,7 @@ class CudaBackend final : public Backend {
     outputs.argmax = {&chosen, 1};
     check_pass(batch, outputs, config_, options_, context_);
 
+    use_gpu();
     const InFlight in_flight(stream_, host_work_);
     begin_pass(batch, outputs);
     uint32_t step = launch_step(1, banned.size());
@@ -137,6 +139,7 @@ class CudaBackend final : public Backend {
   HeadStats head_stats() const override {
     HeadStats stats = head_stats_;
     if (device_.head_copy.rows == 0) return stats;
+    use_gpu();
     cuda::RescoredTotals totals[cuda::kMaxInlineRows];
     cuda_check(cudaMemcpyAsync(totals, device_.rescored_totals, sizeof totals,
                                cudaMemcpyDeviceToHost, stream_),
@@ -175,6 +178,9 @@ class CudaBackend final : public Backend {
     size_t kernels;
     std::optional<GraphExec> graph;  // empty for --no-graph
   };
+
+  // The current GPU is the calling thread's, which need not be the one that made the backend.
+  void use_gpu() const { cuda_check(cudaSetDevice(options_.gpu), "selecting the GPU"); }
 
   size_t input_count(size_t n_banned) const {
     return StepInputs::count(static_cast<size_t>(options_.max_rows), n_banned);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cfenv>
 #include <new>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #if defined(__x86_64__)
@@ -58,10 +60,20 @@ Pool::Pool(int threads, const Primitives& isa) : isa_(isa) {
   require(threads >= 1, "a pool needs at least one thread");
   per_thread_.resize(static_cast<size_t>(threads));
   workers_.reserve(static_cast<size_t>(threads - 1));
-  for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { worker_main(t); });
+  try {
+    for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { worker_main(t); });
+  } catch (const std::system_error& error) {
+    const std::string started = std::to_string(this->threads());
+    stop();
+    throw Error(ExitCode::kRuntime, "the system gives this process no more than " + started +
+                                        " threads (" + error.code().message() +
+                                        "); use --threads " + started + " or fewer");
+  }
 }
 
-Pool::~Pool() {
+Pool::~Pool() { stop(); }
+
+void Pool::stop() {
   stopping_.store(true, std::memory_order_relaxed);
   wake_.fetch_add(1, std::memory_order_release);
   wake_.notify_all();

@@ -24,7 +24,8 @@ struct Primitives;
 
 class Pool {
  public:
-  // `threads` >= 1, the caller counted. `isa` is the path that the ops take.
+  // `threads` >= 1, the caller counted. `isa` is the path that the ops take. Throws Error
+  // (kRuntime) where the system gives no more threads.
   Pool(int threads, const Primitives& isa);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -71,6 +72,7 @@ class Pool {
   };
 
   void run(int items, int grain, Invoke invoke, void* context);
+  void stop();
   void work(int thread);
   bool enter();
   void worker_main(int thread);

@@ -243,20 +243,6 @@ TEST_CASE("convert says what it was given instead of a folder") {
   CHECK(!std::filesystem::exists(out));
 }
 
-// A model folder of the fixtures; its tokenizer files stay behind.
-std::string copy_model(const TempDir& folder) {
-  const auto models = fixtures_where(is_model_folder);
-  REQUIRE(!models.empty());
-  const auto copy = folder.path() / "hf";
-  std::filesystem::create_directory(copy);
-  for (const auto& entry : std::filesystem::directory_iterator(models.front())) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with("tokenizer")) continue;
-    std::filesystem::create_symlink(std::filesystem::absolute(entry.path()), copy / name);
-  }
-  return copy.string();
-}
-
 TEST_CASE("convert looks at the tokenizer first") {
   const TempDir folder;
   const std::string source = copy_model(folder);

@@ -5,6 +5,7 @@
 #include <pty.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,8 +13,11 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+
+#include "tests/support/fixtures.h"
 
 extern char** environ;
 
@@ -89,6 +93,10 @@ Program::Program(const std::vector<std::string>& args, const Streams& streams) {
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
 
   std::vector<std::string> words = {EDGELLM_PROGRAM};
+  if (streams.is_unprivileged && geteuid() == 0) {
+    words.insert(words.begin(),
+                 {"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"});
+  }
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -101,7 +109,7 @@ Program::Program(const std::vector<std::string>& args, const Streams& streams) {
   }
   environment.push_back(nullptr);
   const int error =
-      posix_spawn(&pid_, EDGELLM_PROGRAM, &actions, &attributes, argv.data(), environment.data());
+      posix_spawn(&pid_, argv[0], &actions, &attributes, argv.data(), environment.data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   for (const int fd : {in.theirs, out.theirs, err.theirs}) close(fd);
@@ -161,8 +169,10 @@ Result Program::wait() {
     if (waiting[1].revents != 0 && !read_some(err_, result.err, SIZE_MAX)) close_if_open(err_);
   }
   int status = 0;
-  REQUIRE(waitpid(pid_, &status, 0) == pid_);
+  rusage usage = {};
+  REQUIRE(wait4(pid_, &status, 0, &usage) == pid_);
   pid_ = -1;
+  result.peak_bytes = static_cast<size_t>(usage.ru_maxrss) * 1024;
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }
@@ -206,6 +216,19 @@ std::vector<std::string> names_in(const TempDir& folder) {
 }
 
 std::string demo_model() { return EDGELLM_SOURCE_DIR "/model/demo/storyteller.tmac2"; }
+
+std::string copy_model(const TempDir& folder) {
+  const auto models = fixtures_where(is_model_folder);
+  REQUIRE(!models.empty());
+  const auto copy = folder.path() / "hf";
+  std::filesystem::create_directory(copy);
+  for (const auto& entry : std::filesystem::directory_iterator(models.front())) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("tokenizer")) continue;
+    std::filesystem::create_symlink(std::filesystem::absolute(entry.path()), copy / name);
+  }
+  return copy.string();
+}
 
 std::string tiny_model(const TempDir& folder) {
   const std::string config = write_file(folder, "config.json", R"({

@@ -15,6 +15,7 @@ struct Result {
   int exit_code = -1;  // 128 + signal where one ended the process
   std::string out;
   std::string err;
+  size_t peak_bytes = 0;  // of memory at one time
 };
 
 // A running edgellm. Its streams are pipes unless a path or a terminal is named. Everything ends
@@ -26,6 +27,8 @@ class Program {
     bool in_is_terminal = false;
     std::string out_path = "";  // empty: a pipe
     bool err_is_terminal = false;
+    // Where the tests run as root: as a user without any rights, by way of util-linux's setpriv.
+    bool is_unprivileged = false;
   };
 
   Program(const std::vector<std::string>& args, const Streams& streams);
@@ -39,6 +42,7 @@ class Program {
   std::string read_output(size_t n_bytes);
   void close_output();
   void send_signal(int signal);
+  pid_t pid() const { return pid_; }
 
   // Reads both streams to their end. `out` lacks what read_output() returned.
   Result wait();
@@ -70,5 +74,8 @@ std::string demo_model();
 // A random model without a tokenizer, small enough to run in a moment: 3 layers, vocabulary 97,
 // context 128.
 std::string tiny_model(const TempDir& folder);
+
+// A model folder of the fixtures, linked as `folder`/hf; its tokenizer files stay behind.
+std::string copy_model(const TempDir& folder);
 
 }  // namespace edgellm::test

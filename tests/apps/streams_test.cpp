@@ -121,7 +121,7 @@ TEST_CASE("a second SIGTERM ends the program at once, a second SIGHUP does not")
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    install_signal_handlers();
+    install_signal_handlers(/*json=*/false);
     raise(SIGHUP);
     raise(second);
     _exit(received_signal() == SIGHUP ? 42 : 1);

@@ -53,6 +53,78 @@ ExitCode code_of(const std::function<void()>& act) {
   return ExitCode::kSuccess;
 }
 
+// Counts the rows that another backend is fed.
+class CountingBackend : public Backend {
+ public:
+  explicit CountingBackend(Backend& inner) : inner_(inner) {}
+  int rows = 0;
+
+  void forward(const Batch& batch, const Outputs& outputs) override {
+    rows += static_cast<int>(batch.ids.size());
+    inner_.forward(batch, outputs);
+  }
+  std::string device_name() const override { return inner_.device_name(); }
+  MemoryPlan memory() const override { return inner_.memory(); }
+  HeadStats head_stats() const override { return inner_.head_stats(); }
+  int context() const override { return inner_.context(); }
+  int max_rows() const override { return inner_.max_rows(); }
+  const ModelFile& model() const override { return inner_.model(); }
+
+ private:
+  Backend& inner_;
+};
+
+TEST_CASE("generate feeds nothing that the cache holds") {
+  Fixture f;
+  CountingBackend counting(*f.backend);
+  GenerateRequest request;
+  request.prompt_ids = f.prompt;
+  request.max_tokens = 5;
+  generate(counting, request);
+  CHECK(counting.rows == static_cast<int>(f.prompt.size()) + 4);
+  counting.rows = 0;
+  request.n_cached = 17;
+  generate(counting, request);
+  CHECK(counting.rows == static_cast<int>(f.prompt.size()) - 17 + 4);
+}
+
+TEST_CASE("generate goes on from what the cache holds as if it had fed all of it") {
+  Fixture f;
+  for (const double temperature : {0.0, 0.8}) {
+    INFO(temperature);
+    GenerateRequest request;
+    request.max_tokens = 9;
+    request.sampling.temperature = temperature;
+    const GenerateResult first = f.run(request);
+    // The last id was chosen, and never fed.
+    CHECK(first.n_cached == static_cast<int>(f.prompt.size()) + 8);
+
+    std::vector<int32_t> longer = f.prompt;
+    longer.insert(longer.end(), first.token_ids.begin(), first.token_ids.end());
+    longer.insert(longer.end(), {3, 1, 4});
+    request.prompt_ids = longer;
+    request.n_cached = first.n_cached;
+    const GenerateResult second = f.run(request);
+    CHECK(second.n_cached == static_cast<int>(longer.size()) + 8);
+    // Back to a place within what is cached.
+    request.n_cached = 11;
+    CHECK(f.run(request).token_ids == second.token_ids);
+    request.n_cached = static_cast<int>(longer.size()) - 1;
+    CHECK(f.run(request).token_ids == second.token_ids);
+    Fixture fresh;
+    request.n_cached = 0;
+    CHECK(fresh.run(request).token_ids == second.token_ids);
+    request.n_cached = static_cast<int>(longer.size());
+    CHECK_THROWS_AS(f.run(request), ContractViolation);
+  }
+  // Interrupted between two chunks of the prompt.
+  GenerateRequest request;
+  request.prefill_chunk = 8;
+  int polls = 0;
+  request.interrupted = [&] { return ++polls > 1; };
+  CHECK(f.run(request).n_cached == 8);
+}
+
 TEST_CASE("generate chooses the arg-max of the logits at every step, for any prefill chunk") {
   Fixture f;
   GenerateRequest request;

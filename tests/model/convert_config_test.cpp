@@ -294,6 +294,17 @@ TEST_CASE("tokenizer: bos, template and sampling defaults") {
   CHECK(Json::parse(info.sampling_json) ==
         Json({{"temperature", 0.7}, {"do_sample", true}, {"top_k", 50}}));
 
+  CHECK(info.special_tokens == std::map<std::string, std::string>{{"bos_token", "<bos>"}});
+
+  // As text or as an object; what tokenizer_config.json says goes before special_tokens_map.json.
+  info = tokenizer_of(
+      {{"tokenizer.json", tokenizer},
+       {"tokenizer_config.json", {{"bos_token", nullptr}, {"eos_token", {{"content", "<bos>"}}}}},
+       {"special_tokens_map.json",
+        {{"eos_token", "other"}, {"unk_token", "<unk>"}, {"pad_token", 3}}}});
+  CHECK(info.special_tokens ==
+        std::map<std::string, std::string>{{"eos_token", "<bos>"}, {"unk_token", "<unk>"}});
+
   HfFolder hf = tiny_bitnet();
   hf.files["chat_template.jinja"] = "J\n";
   hf.files["tokenizer_config.json"] = R"({"chat_template": "T"})";

@@ -95,17 +95,49 @@ TEST_CASE("open: header fields are checked") {
   expect_bad(with_bytes(24, 0, 8), "hash of its metadata");
 }
 
-TEST_CASE("open: every single changed byte of header and metadata is refused") {
+TEST_CASE("open: every single changed bit of header and metadata is refused") {
   const std::string good = tiny_model_bytes();
   const TempDir temp;
+  write_file(temp / "bad.tmac2", good);
+  std::fstream file(temp / "bad.tmac2", std::ios::in | std::ios::out | std::ios::binary);
+  const auto write_byte = [&](size_t at, char byte) {
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(byte);
+    file.flush();
+  };
   uint64_t metadata_bytes = 0;
   std::memcpy(&metadata_bytes, good.data() + 16, 8);
+  size_t n_opened = 0;
   for (size_t at = 0; at < 32 + metadata_bytes; ++at) {
-    std::string bad = good;
-    bad[at] = static_cast<char>(bad[at] ^ (1 << (at % 8)));
-    write_file(temp / "bad.tmac2", bad);
-    CHECK_THROWS_AS(ModelFile::open(temp / "bad.tmac2"), Error);
+    for (int bit = 0; bit < 8; ++bit) {
+      write_byte(at, static_cast<char>(good[at] ^ (1 << bit)));
+      try {
+        ModelFile::open(temp / "bad.tmac2");
+        ++n_opened;
+      } catch (const Error&) {
+      }
+    }
+    write_byte(at, good[at]);
   }
+  CHECK(n_opened == 0);
+  ModelFile::open(temp / "bad.tmac2").verify_contents();
+}
+
+TEST_CASE(
+    "open: every single changed bit of metadata with a right hash is refused or makes sense") {
+  const std::string good = tiny_model_bytes();
+  uint64_t metadata_bytes = 0;
+  std::memcpy(&metadata_bytes, good.data() + 16, 8);
+  const std::string text = good.substr(32, static_cast<size_t>(metadata_bytes));
+  size_t n_opened = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    std::string bad = text;
+    bad[at] = static_cast<char>(bad[at] ^ (1 << (at % 8)));
+    n_opened += opens(with_metadata(good, bad)) ? 1 : 0;
+  }
+  // A size, an offset, a type or a hash that is another one never opens: what does is the golden's
+  // ids, numbers such as eps, the text of special tokens, and names that stand for nothing else.
+  CHECK(n_opened < text.size() / 16);
 }
 
 TEST_CASE("open: changed metadata with a right hash never crashes") {

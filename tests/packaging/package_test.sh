@@ -54,10 +54,11 @@ if ((EUID == 0)); then
   root=$place/root
   mkdir -p "$root"/var/lib/dpkg/{info,updates}
   touch "$root"/var/lib/dpkg/{status,available}
-  # The libraries it depends on are outside of this root.
-  dpkg --root="$root" --force-depends --install "$package" >/dev/null 2>&1
+  # The libraries it depends on, and the shell of its scripts, which call ldconfig, are outside.
+  dpkg --root="$root" --force-depends --force-script-chrootless --install "$package" >/dev/null 2>&1 ||
+    fail "dpkg cannot install $package"
   check_tree "$root/usr" vendor-completions
-  dpkg --root="$root" --purge edgellm >/dev/null 2>&1
+  dpkg --root="$root" --force-script-chrootless --purge edgellm >/dev/null 2>&1 || fail "purge"
   [[ ! -e $root/usr/bin/edgellm && ! -e $root/usr/share/man/man1/edgellm.1.gz ]] ||
     fail "purge leaves files behind"
 fi

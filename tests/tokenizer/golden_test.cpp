@@ -1,5 +1,6 @@
 // Exact equality with what Hugging Face's tokenizers and llama.cpp made of the same texts: every
-// NAME_cases.json in the fixtures beside a NAME_tokenizer.json(.gz).
+// NAME_cases.json in the fixtures beside a NAME_tokenizer.json(.gz), and the same, compressed, in
+// tests/data/tokenizers, made by train_tokenizers.py.
 #include <zlib.h>
 
 #include <catch2/catch.hpp>
@@ -13,6 +14,7 @@
 
 #include "tests/support/fixtures.h"
 #include "tests/support/skip.h"
+#include "tokenizer/text_stream.h"
 #include "tokenizer/tokenizer.h"
 
 namespace edgellm {
@@ -83,6 +85,47 @@ TEST_CASE("ids and bytes equal the golden cases") {
     }
   }
   if (n_cases == 0) test::skip("no *_cases.json in " + test::fixtures().string());
+}
+
+// As run shows ids while they come; invalid bytes as U+FFFD, special tokens not at all.
+std::string shown(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  TextStream stream(tokenizer, {});
+  std::string text;
+  for (const int32_t id : ids) text += stream.push(id);
+  return text + stream.finish();
+}
+
+// With U+FFFD for what is not UTF-8, which nlohmann::json does as the Unicode standard has it.
+std::string valid_utf8(const std::string& bytes) {
+  const std::string dumped =
+      nlohmann::json(bytes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json::parse(dumped).get<std::string>();
+}
+
+TEST_CASE("small tokenizers with the pipelines of well-known models") {
+  size_t n_cases = 0;
+  for (const auto& entry : fs::directory_iterator(EDGELLM_SOURCE_DIR "/tests/data/tokenizers")) {
+    if (!entry.path().string().ends_with("_cases.json.gz")) continue;
+    INFO(entry.path().string());
+    const auto tokenizer_path = tokenizer_for(entry.path());
+    REQUIRE(tokenizer_path);
+    const Tokenizer tokenizer =
+        Tokenizer::from_json(read_file(*tokenizer_path), tokenizer_path->filename().string());
+    const nlohmann::json file = nlohmann::json::parse(read_file(entry.path()));
+    for (const nlohmann::json& item : file.at("cases")) {
+      INFO(item.dump());
+      const auto ids = item.at("ids").get<std::vector<int32_t>>();
+      if (item.contains("text")) {
+        const auto text = item.at("text").get<std::string>();
+        CHECK(tokenizer.encode(text, false) == ids);
+        CHECK(tokenizer.encode(text, true) == item.at("special_ids").get<std::vector<int32_t>>());
+      }
+      CHECK(valid_utf8(tokenizer.decode(ids, false)) == item.at("decoded").get<std::string>());
+      CHECK(shown(tokenizer, ids) == item.at("shown").get<std::string>());
+      ++n_cases;
+    }
+  }
+  CHECK(n_cases > 500);
 }
 
 TEST_CASE("every model folder's tokenizer.json reads its own bytes back") {

@@ -21,11 +21,11 @@ json split(const json& pattern, const std::string& behavior, bool invert = false
   return {{"type", "Split"}, {"pattern", pattern}, {"behavior", behavior}, {"invert", invert}};
 }
 
-Words words_of(const json& tree, std::string_view text) {
+Words words_of(const json& tree, std::string_view text, bool at_start = true) {
   const tok::PreTokenizer pre_tokenizer(tok::JsonNode(tree, "test"));
   tok::PreTokenizer::Scratch scratch;
   std::vector<std::string_view> words;
-  pre_tokenizer.split(text, scratch, words);
+  pre_tokenizer.split(text, at_start, scratch, words);
   return Words(words.begin(), words.end());
 }
 

@@ -60,9 +60,12 @@ TEST_CASE("unsupported parts are refused by name") {
           {"version", [](json& t) { t["version"] = "2.0"; }, {"version", "2.0", "1.0"}},
           {"Unigram", [&](json& t) { t["model"] = unigram; }, {"model.type", "Unigram", "BPE"}},
           {"WordPiece", [](json& t) { t["model"]["type"] = "WordPiece"; }, {"WordPiece"}},
-          {"byte_fallback",
-           [](json& t) { t["model"]["byte_fallback"] = true; },
-           {"model.byte_fallback", "SentencePiece"}},
+          {"byte_fallback that can happen",
+           [](json& t) {
+             t["model"]["byte_fallback"] = true;
+             t["model"]["vocab"].erase("z");
+           },
+           {"model.byte_fallback", "every byte"}},
           {"dropout", [](json& t) { t["model"]["dropout"] = 0.1; }, {"model.dropout"}},
           {"prefix",
            [](json& t) { t["model"]["continuing_subword_prefix"] = "##"; },
@@ -80,10 +83,28 @@ TEST_CASE("unsupported parts are refused by name") {
           {"normalizer in a sequence",
            [](json& t) {
              t["normalizer"] = {{"type", "Sequence"},
-                                {"normalizers", {{{"type", "NFC"}}, {{"type", "Prepend"}}}}};
+                                {"normalizers", {{{"type", "NFC"}}, {{"type", "Precompiled"}}}}};
            },
-           {"normalizer.normalizers[1]", "Prepend", "NFC"}},
-          {"no ByteLevel", [](json& t) { t["pre_tokenizer"] = nullptr; }, {"ByteLevel"}},
+           {"normalizer.normalizers[1]", "Precompiled", "NFC"}},
+          {"too many normalizers",
+           [](json& t) {
+             t["normalizer"] = {
+                 {"type", "Sequence"},
+                 {"normalizers", json(100, {{"type", "Prepend"}, {"prepend", "x"}})}};
+           },
+           {"normalizer.normalizers[32]", "32 steps"}},
+          {"too many decoders",
+           [](json& t) {
+             t["decoder"] = {{"type", "Sequence"},
+                             {"decoders", json(100'000, {{"type", "ByteFallback"}})}};
+           },
+           {"decoder.decoders[32]", "32 steps"}},
+          {"empty pattern",
+           [](json& t) {
+             t["normalizer"] = {
+                 {"type", "Replace"}, {"pattern", {{"String", ""}}}, {"content", "x"}};
+           },
+           {"normalizer.pattern.String", "empty"}},
           {"two ByteLevels",
            [](json& t) {
              const json one = t["pre_tokenizer"];
@@ -91,8 +112,16 @@ TEST_CASE("unsupported parts are refused by name") {
            },
            {"pretokenizers[1]", "second ByteLevel"}},
           {"pre-tokenizer",
-           [](json& t) { t["pre_tokenizer"]["type"] = "Metaspace"; },
-           {"pre_tokenizer", "Metaspace", "Split"}},
+           [](json& t) { t["pre_tokenizer"]["type"] = "UnicodeScripts"; },
+           {"pre_tokenizer", "UnicodeScripts", "Metaspace"}},
+          {"Metaspace behind ByteLevel",
+           [](json& t) {
+             const json one = t["pre_tokenizer"];
+             t["pre_tokenizer"] = {
+                 {"type", "Sequence"},
+                 {"pretokenizers", {one, {{"type", "Metaspace"}, {"replacement", "_"}}}}};
+           },
+           {"pretokenizers[1]", "Metaspace behind ByteLevel"}},
           {"behavior",
            [](json& t) {
              t["pre_tokenizer"] = {{"type", "Split"},
@@ -105,18 +134,52 @@ TEST_CASE("unsupported parts are refused by name") {
            [](json& t) { t["post_processor"]["type"] = "BertProcessing"; },
            {"BertProcessing", "TemplateProcessing"}},
           {"decoder",
-           [](json& t) { t["decoder"]["type"] = "Metaspace"; },
-           {"decoder", "Metaspace"}},
+           [](json& t) { t["decoder"]["type"] = "WordPiece"; },
+           {"decoder", "WordPiece", "ByteFallback"}},
           {"decoders",
            [](json& t) {
              t["decoder"] = {{"type", "Sequence"},
                              {"decoders", {{{"type", "Fuse"}}, {{"type", "ByteLevel"}}}}};
            },
-           {"decoders[0]", "Fuse"}},
+           {"decoders[1]", "ByteLevel behind Fuse"}},
+          {"decoder behind ByteLevel",
+           [](json& t) {
+             t["decoder"] = {{"type", "Sequence"},
+                             {"decoders", {{{"type", "ByteLevel"}}, {{"type", "Metaspace"}}}}};
+           },
+           {"decoders[1]", "Metaspace"}},
+          {"long Replace behind Fuse",
+           [](json& t) {
+             t["decoder"] = {
+                 {"type", "Sequence"},
+                 {"decoders",
+                  {{{"type", "Fuse"}},
+                   {{"type", "Replace"}, {"pattern", {{"String", "ab"}}}, {"content", "x"}}}}};
+           },
+           {"decoders[1]", "Replace", "Fuse"}},
           {"long added token",
            [](json& t) { t["added_tokens"][0]["content"] = std::string(2000, 'x'); },
            {"added_tokens[0]", "2000", "1024"}},
       });
+}
+
+// Three of these make 2^30 letters of one.
+TEST_CASE("steps that make much of little are refused, not carried out") {
+  json tree = tiny_tokenizer();
+  const json replace = {
+      {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(1024, 'a')}};
+  const json thrice = {replace, replace, replace};
+  json decoding = tree;
+  decoding["decoder"] = {{"type", "Sequence"}, {"decoders", thrice}};
+  check_refused(decoding.dump(), ExitCode::kUnsupported, {"decoder.decoders[1]", "longer than"});
+  tree["normalizer"] = {{"type", "Sequence"}, {"normalizers", thrice}};
+  try {
+    (void)load(tree).encode("aaa", false);
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kUnsupported);
+    CHECK_THAT(error.what(), Catch::Contains("normalizer"));
+  }
 }
 
 TEST_CASE("harmless settings are taken") {
@@ -235,6 +298,54 @@ TEST_CASE("broken parts are rejected with their place") {
            {"pre_tokenizer.pattern", "object"}},
           {"type", [](json& t) { t["pre_tokenizer"].erase("type"); }, {"pre_tokenizer", "type"}},
           {"type is a number", [](json& t) { t["decoder"]["type"] = 7; }, {"decoder.type", "7"}},
+          {"Prepend without a text",
+           [](json& t) {
+             t["normalizer"] = {{"type", "Prepend"}};
+           },
+           {"normalizer", "prepend"}},
+          {"Metaspace of two characters",
+           [](json& t) {
+             t["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "__"}};
+           },
+           {"pre_tokenizer.replacement", "one character", "__"}},
+          {"Metaspace of an unknown scheme",
+           [](json& t) {
+             t["pre_tokenizer"] = {
+                 {"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "last"}};
+           },
+           {"prepend_scheme", "last", "never"}},
+          {"Metaspace that contradicts itself",
+           [](json& t) {
+             t["pre_tokenizer"] = {{"type", "Metaspace"},
+                                   {"replacement", "_"},
+                                   {"prepend_scheme", "first"},
+                                   {"add_prefix_space", false}};
+           },
+           {"prepend_scheme", "add_prefix_space"}},
+          {"Strip of a negative count",
+           [](json& t) {
+             t["decoder"] = {{"type", "Strip"}, {"content", " "}, {"start", -1}, {"stop", 0}};
+           },
+           {"decoder.start", "-1"}},
+          {"regex of Replace",
+           [](json& t) {
+             t["normalizer"] = {
+                 {"type", "Replace"}, {"pattern", {{"Regex", "("}}}, {"content", ""}};
+           },
+           {"normalizer.pattern.Regex", "regular expression"}},
+          {"added token that is normalised away",
+           [](json& t) {
+             t["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+             add_token(t, "  ")["normalized"] = true;
+           },
+           {"added_tokens[1]", "0 bytes"}},
+          {"added tokens that are normalised alike",
+           [](json& t) {
+             t["normalizer"] = {{"type", "NFKC"}};
+             add_token(t, "fi")["normalized"] = true;
+             add_token(t, "\ufb01")["normalized"] = true;
+           },
+           {"added_tokens[2]", "another added token"}},
           {"template without A",
            [&](json& t) { t["post_processor"] = processing(json::array()); },
            {"single", "once"}},
@@ -285,18 +396,7 @@ TEST_CASE("tables that appear twice are rejected") {
 }
 
 // Damage of every kind: loading ends in a tokenizer or in an Error, and a tokenizer works.
-TEST_CASE("damaged files never do worse than an error") {
-  json tree = tiny_tokenizer({{"a", "b"}, {"ab", "c"}});
-  add_token(tree, "<s>")["special"] = true;
-  tree["normalizer"] = {{"type", "NFC"}};
-  tree["pre_tokenizer"] = {{"type", "Sequence"},
-                           {"pretokenizers",
-                            {{{"type", "Split"},
-                              {"pattern", {{"Regex", "\\p{L}+|\\s+"}}},
-                              {"behavior", "MergedWithNext"},
-                              {"invert", false}},
-                             tree["pre_tokenizer"]}}};
-  const std::string good = tree.dump();
+void damage(const std::string& good) {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -331,6 +431,21 @@ TEST_CASE("damaged files never do worse than an error") {
   }
   CHECK(n_loaded > 0);
   CHECK(n_loaded < 4000);
+}
+
+TEST_CASE("damaged files never do worse than an error") {
+  json tree = tiny_tokenizer({{"a", "b"}, {"ab", "c"}});
+  add_token(tree, "<s>")["special"] = true;
+  tree["normalizer"] = {{"type", "NFC"}};
+  tree["pre_tokenizer"] = {{"type", "Sequence"},
+                           {"pretokenizers",
+                            {{{"type", "Split"},
+                              {"pattern", {{"Regex", "\\p{L}+|\\s+"}}},
+                              {"behavior", "MergedWithNext"},
+                              {"invert", false}},
+                             tree["pre_tokenizer"]}}};
+  damage(tree.dump());
+  damage(tiny_sentencepiece({"\u2581", "a", "\u2581a"}, {{"\u2581", "a"}}).dump());
 }
 
 }  // namespace

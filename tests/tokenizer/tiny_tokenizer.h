@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tokenizer/byte_level.h"
+#include "tokenizer/decoder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace edgellm::test {
@@ -60,6 +61,40 @@ inline json& add_token(json& tree, const std::string& content) {
                                   {"normalized", false},
                                   {"special", false}});
   return tree["added_tokens"].back();
+}
+
+// LLaMA-2's pipeline with the ids 0 <unk>, 1 <s>, 2 </s>, 3 + b the bytes, then `tokens` in order.
+inline json tiny_sentencepiece(
+    const std::vector<std::string>& tokens,
+    const std::vector<std::pair<std::string, std::string>>& merges = {}) {
+  json tree = tiny_tokenizer();
+  json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
+  for (int byte = 0; byte < 256; ++byte) {
+    vocab[tok::fallback_token(static_cast<uint8_t>(byte))] = 3 + byte;
+  }
+  for (const std::string& token : tokens) vocab[token] = vocab.size();
+  tree["model"]["vocab"] = vocab;
+  tree["model"]["merges"] = merges;
+  tree["model"]["unk_token"] = "<unk>";
+  tree["model"]["fuse_unk"] = true;
+  tree["model"]["byte_fallback"] = true;
+  for (const char* token : {"<unk>", "<s>", "</s>"}) {
+    add_token(tree, token)["special"] = true;
+    tree["added_tokens"].back()["id"] = vocab[token];
+  }
+  tree["normalizer"] = {
+      {"type", "Sequence"},
+      {"normalizers",
+       {{{"type", "Prepend"}, {"prepend", "\u2581"}},
+        {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}}}}};
+  tree["pre_tokenizer"] = nullptr;
+  tree["decoder"] = {{"type", "Sequence"},
+                     {"decoders",
+                      {{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}},
+                       {{"type", "ByteFallback"}},
+                       {{"type", "Fuse"}},
+                       {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}};
+  return tree;
 }
 
 inline Tokenizer load(const json& tree) { return Tokenizer::from_json(tree.dump(), "tiny.json"); }

@@ -1,0 +1,50 @@
+// A tokenizer of another kind than the demo model's, from its tokenizer.json to the text of an
+// answer.
+#include <catch2/catch.hpp>
+
+#include "tests/apps/program.h"
+#include "tests/tokenizer/tiny_tokenizer.h"
+
+namespace edgellm::test {
+namespace {
+
+TEST_CASE("a SentencePiece-style tokenizer from convert to run") {
+  const json tree = tiny_sentencepiece({"\u2581", "a", "b", "\u2581a", "ab", "\u2581ab"},
+                                       {{"a", "b"}, {"\u2581", "ab"}, {"\u2581", "a"}});
+  const Tokenizer tokenizer = load(tree);
+  const TempDir folder;
+  const std::string source = copy_model(folder);
+  write_file(folder, "hf/tokenizer.json", tree.dump());
+  write_file(folder, "hf/tokenizer_config.json", R"({"add_bos_token": true, "bos_token": "<s>"})");
+  const std::string model = (folder / "model.tmac2");
+  const auto run_well = [](const std::vector<std::string>& args) {
+    const Result result = run(args);
+    INFO(result.err);
+    REQUIRE(result.exit_code == 0);
+    return result;
+  };
+  (void)run_well({"convert", source, "-o", model});
+  CHECK(run_well({"verify", model}).out.find("tokenizer: OK (7 texts came back unchanged)") !=
+        std::string::npos);
+  CHECK(json_of(run_well({"tokenize", model, "ab a", "--json"}))["ids"] == Ids{1, 264, 262});
+  CHECK(json_of(run_well({"tokenize", model, "ab", "--json", "--no-special"}))["ids"] == Ids{264});
+
+  const std::vector<std::string> args = {"run", model, "-p", "ab", "-n", "12", "--ignore-eos"};
+  auto with_json = args;
+  with_json.push_back("--json");
+  const auto answer = json_of(run_well(with_json));
+  const auto ids = answer["token_ids"].get<Ids>();
+  CHECK(answer["text"] == tokenizer.decode(ids, /*skip_special=*/true));
+
+  // Behind the prompt the text is the rest of what both decode to together.
+  auto with_prompt = args;
+  with_prompt.push_back("--print-prompt");
+  Ids all = {264};
+  all.insert(all.end(), ids.begin(), ids.end());
+  std::string expected = tokenizer.decode(all, /*skip_special=*/true);
+  if (!expected.ends_with('\n')) expected += '\n';
+  CHECK(run_well(with_prompt).out == expected);
+}
+
+}  // namespace
+}  // namespace edgellm::test
