@@ -1,13 +1,10 @@
 // edgellm bench: how fast a model runs on this machine, and against what.
-#include <stdlib.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
+#include "apps/bench_flags.h"
+#include "apps/bench_ops.h"
 #include "apps/bench_output.h"
 #include "apps/commands.h"
 #include "apps/files.h"
@@ -16,7 +13,6 @@
 #include "apps/option_tree.h"
 #include "apps/signals.h"
 #include "apps/terminal.h"
-#include "apps/text_format.h"
 #include "apps/timings.h"
 #include "apps/version.h"
 #include "base/error.h"
@@ -33,88 +29,17 @@ namespace {
 using bench::TestSpec;
 using Json = nlohmann::ordered_json;
 
-constexpr int kDefaultPrompt = 512;
-constexpr int kDefaultGenerated = 128;
-constexpr int kDefaultDepths[] = {0, 1024, 4096, 8192, 16384};
-
 // Of a test: positions are 32-bit numbers everywhere, and a depth and a length are added.
 constexpr int kMostTokens = 1 << 24;
 
-struct Flags {
-  std::vector<std::string> models;
-  std::vector<std::string> shapes;
-  std::vector<int> prompts;    // empty: the default, as far as the context allows
-  std::vector<int> generated;  // as above
-  std::vector<int> depths;     // as above
-  std::vector<int> batches = {1};
-  std::vector<std::string> devices = {"auto"};
-  std::vector<std::string> kv_types = {"f16"};
-  std::vector<int> threads = {0};
-  std::vector<int> prefill_chunks = {0};
-  int layers = 0;  // of shapes; 0: their own
-  int repeats = 5;
-  std::string format = "md";
-  std::string html;
-  bool no_graph = false;
-  bool full_head = false;
-  bool no_verify = false;
-};
-
-// A model to measure, in a file that may already have lost its name.
-struct Subject {
-  std::string name;
-  ModelFile model;
-};
-
-// A folder for a random model, gone with the object.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::error_code error;
-    const std::filesystem::path base = std::filesystem::temp_directory_path(error);
-    path_ = (base / "edgellm-bench-XXXXXX").string();
-    if (error || mkdtemp(path_.data()) == nullptr) {
-      throw Error(ExitCode::kRuntime, "no folder for a random model could be made in " +
-                                          base.string() + " (" + std::strerror(errno) +
-                                          "); set TMPDIR to a folder that can be written");
-    }
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-// The file loses its name as soon as it is mapped: whatever ends the program, nothing is left.
-Subject make_shape(const std::string& shape, const Flags& flags, int context) {
-  const ScratchFolder folder;
-  const std::string path = folder.path() + "/model.tmac2";
-  SynthOptions options;
-  options.shape = shape;
-  if (flags.layers > 0) options.layers = flags.layers;
-  options.context = context;
-  {
-    ProgressLine progress;
-    options.progress = progress.callback();
-    write_synth(options, path);
-  }
-  const bool is_path = shape.ends_with(".json");
-  return {is_path ? std::filesystem::path(shape).stem().string() : shape, ModelFile::open(path)};
-}
-
-std::string plain_name(const std::string& path) {
-  return std::filesystem::path(path).stem().string();
-}
+constexpr int kDefaultPrompt = 512;
+constexpr int kDefaultGenerated = 128;
+constexpr int kDefaultRepeats = 5;
+constexpr int kDefaultDepths[] = {0, 1024, 4096, 8192, 16384};
 
 // ---- Which tests --------------------------------------------------------------------------------
 
-std::vector<TestSpec> tests_of(const Flags& flags, const std::string& name, int max_context,
+std::vector<TestSpec> tests_of(const BenchFlags& flags, const std::string& name, int max_context,
                                bool is_shape) {
   const auto fits = [&](int positions) { return positions <= max_context; };
   std::vector<TestSpec> tests;
@@ -177,7 +102,7 @@ struct Setting {
   Device device;
 };
 
-std::vector<Setting> settings_of(const Flags& flags) {
+std::vector<Setting> settings_of(const BenchFlags& flags) {
   std::vector<Setting> settings;
   for (const std::string& device : flags.devices) {
     EngineFlags engine;
@@ -200,27 +125,9 @@ std::vector<Setting> settings_of(const Flags& flags) {
   return settings;
 }
 
-Json build_json() {
-  const BuildInfo info = build_info();
-  Json json = {{"version", info.version},
-               {"revision", info.revision},
-               {"compiler", info.compiler},
-               {"build_type", info.build_type},
-               {"flags", info.flags}};
-  const auto of_cuda = [&](const std::string& value) -> bench::Measured<std::string> {
-    if (info.cuda_version.empty())
-      return bench::NotAvailable{"this program was built without CUDA"};
-    return value;
-  };
-  bench::put(json, "cuda_version", of_cuda(info.cuda_version));
-  bench::put(json, "cuda_flags", of_cuda(info.cuda_flags));
-  bench::put(json, "cuda_architectures", of_cuda(info.cuda_architectures));
-  return json;
-}
-
 class Bench {
  public:
-  explicit Bench(const Flags& flags) : flags_(flags), settings_(settings_of(flags)) {
+  explicit Bench(const BenchFlags& flags) : flags_(flags), settings_(settings_of(flags)) {
     header_.json = {{"schema", "edgellm.bench/1"},
                     {"build", build_json()},
                     {"machine", bench::to_json(machine_)}};
@@ -229,18 +136,18 @@ class Bench {
   }
 
   int run() {
-    std::vector<std::vector<TestSpec>> of_shapes;
     std::vector<Subject> subjects;
     for (const std::string& name : flags_.models) {
-      ModelFile model = open_model(name);
-      const std::string shown = plain_name(model.path());
-      plans_.push_back(tests_of(flags_, shown, model.config().max_context, false));
-      subjects.push_back({shown, std::move(model)});
+      subjects.push_back(open_subject(name));
+      const Subject& subject = subjects.back();
+      plans_.push_back(tests_of(flags_, subject.name, subject.model.config().max_context, false));
     }
     for (const std::string& shape : flags_.shapes) {
       plans_.push_back(tests_of(flags_, shape, synth_config(shape).max_context, true));
     }
-    for (const auto& plan : plans_) total_runs_ += plan.size() * settings_.size() * runs_a_test();
+    for (const auto& plan : plans_) {
+      total_runs_ += plan.size() * settings_.size() * static_cast<size_t>(repeats());
+    }
 
     output_ = make_bench_output(flags_.format, header_);
     Json runs = Json::array();
@@ -269,19 +176,7 @@ class Bench {
   }
 
  private:
-  size_t runs_a_test() const { return static_cast<size_t>(flags_.repeats); }
-
-  // The GPU that the run is on, and its sensors.
-  static void describe_gpu(bench::RunSetting& run, const Device& device) {
-    if (!run.on_gpu) {
-      run.gpu = bench::NotAvailable{"the test ran on the CPU"};
-      run.sensors = run.gpu.missing();
-      return;
-    }
-    const GpuInfo& gpu = list_gpus().gpus[static_cast<size_t>(*device.gpu)];
-    run.gpu = gpu;
-    run.sensors = bench::open_nvml_device(gpu.pci_bus_id);
-  }
+  int repeats() const { return flags_.repeats > 0 ? flags_.repeats : kDefaultRepeats; }
 
   Json run_setting(const Subject& subject, const Setting& setting,
                    const std::vector<TestSpec>& tests) {
@@ -320,7 +215,7 @@ class Bench {
         const std::string what = subject.name + " " + test.name();
         progress(what, done_runs_, total_runs_);
         results.push_back(
-            runner.run(test, flags_.repeats, [&] { progress(what, ++done_runs_, total_runs_); }));
+            runner.run(test, repeats(), [&] { progress(what, ++done_runs_, total_runs_); }));
       }
       of_tests.push_back(bench::test_json(results.back(), *backend, run));
       output_->test(identity, of_tests.back());
@@ -330,7 +225,7 @@ class Bench {
     return json;
   }
 
-  const Flags& flags_;
+  const BenchFlags& flags_;
   std::vector<Setting> settings_;
   bench::Machine machine_ = bench::read_machine();
   BenchHeader header_;
@@ -340,12 +235,13 @@ class Bench {
   uint64_t total_runs_ = 0;
 };
 
-int bench_command(const Flags& flags) {
+int bench_command(const BenchFlags& flags) {
   if (flags.models.empty() && flags.shapes.empty()) {
     throw Error(ExitCode::kUsage, "bench needs a MODEL or --shape NAME (one of " +
                                       model_io::join(synth_shape_names(), ", ") +
                                       "); see edgellm bench --help");
   }
+  if (flags.ops) return bench_ops(flags);
   if (!flags.html.empty()) require_writable(flags.html);
   return Bench(flags).run();
 }
@@ -358,10 +254,12 @@ Command add_bench(CLI::App& root) {
       "  edgellm bench model.tmac2\n"
       "  edgellm bench model.tmac2 -p 512 -n 128 -d 0,1024 --threads 1,2 -o json\n"
       "  edgellm bench --shape bitnet-2b-4t -n 64 -d 0,2048 --html report.html\n"
-      "-p, -n, -d, -b, --device, --kv-type, --threads and --prefill-chunk take several values "
+      "  edgellm bench --ops --shape llama3-8b --layers 4 --rows 1,8\n"
+      "-p, -n, -d, -b, --rows, --device, --kv-type, --threads and --prefill-chunk take several "
+      "values "
       "with\n"
       "commas between them; every combination is measured.");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<BenchFlags>();
   app->add_option("MODEL", flags->models, "Models to measure, each a .tmac2 file or its name")
       ->option_text(" ");
   add_word_list(*app, "--shape", flags->shapes,
@@ -372,49 +270,72 @@ Command add_bench(CLI::App& root) {
   app->add_option("--layers", flags->layers, "Layers of the shapes instead of their own")
       ->check(CLI::Range(1, 1000).description(""))
       ->option_text("N");
+  CLI::Option* ops =
+      app->add_flag(
+             "--ops", flags->ops,
+             "Time each op of a layer by itself, fused and as a chain of plain steps, in place "
+             "of prompts and decoding")
+          ->option_text(" ");
+  add_number_list(*app, "--rows", flags->rows,
+                  "With --ops: rows of a pass; up to 8 are one each of so many sequences, more are "
+                  "of one prompt [1,8,512]",
+                  1, 4096)
+      ->needs(ops)
+      ->option_text("N");
   add_number_list(*app, "-p,--n-prompt", flags->prompts,
                   "Tokens of a prompt, for its prefill; 0: no such test [512]", 0, kMostTokens)
-      ->option_text("N");
+      ->option_text("N")
+      ->excludes(ops);
   add_number_list(*app, "-n,--n-gen", flags->generated, "Tokens to decode; 0: no such test [128]",
                   0, kMostTokens)
-      ->option_text("N");
-  add_number_list(*app, "-d,--n-depth", flags->depths,
-                  "Tokens that are in the context before decoding begins [of "
-                  "0,1024,4096,8192,16384 those that the model's context allows]",
-                  0, kMostTokens)
+      ->option_text("N")
+      ->excludes(ops);
+  add_number_list(
+      *app, "-d,--n-depth", flags->depths,
+      "Tokens that are in the context before decoding begins [of "
+      "0,1024,4096,8192,16384 those that the model's context allows; with --ops of 128,2048]",
+      0, kMostTokens)
       ->option_text("N");
   add_number_list(*app, "-b,--batch", flags->batches, "Sequences that are decoded together [1]", 1,
                   1024)
-      ->option_text("N");
-  app->add_option("-r,--repetitions", flags->repeats, "Times each test counts, after a warm-up [5]")
+      ->option_text("N")
+      ->excludes(ops);
+  app->add_option("-r,--repetitions", flags->repeats,
+                  "Times each test counts, after a warm-up [5; 20 with --ops]")
       ->check(CLI::Range(1, 10000).description(""))
       ->option_text("N");
   app->add_option("-o,--output", flags->format, "Form of the result on standard output [md]")
       ->check(one_of({"md", "csv", "json", "jsonl"}))
       ->option_text("md|csv|json|jsonl");
   app->add_option("--html", flags->html, "Also write a page with charts to this file")
-      ->option_text("OUT.html");
+      ->option_text("OUT.html")
+      ->excludes(ops);
   constexpr const char* kGroup = "Engine";
   add_word_list(*app, "--device", flags->devices,
                 "Where to run; cuda:N is the GPU of that number [auto]", device_name_problem)
       ->option_text("auto|cpu|cuda|cuda:N")
       ->group(kGroup);
-  add_number_list(*app, "--threads", flags->threads, "CPU threads [one per usable core]", 1, 1024)
+  add_number_list(*app, "--threads", flags->threads, "CPU threads [one per usable core]", 1,
+                  kMaxThreads)
       ->option_text("N")
       ->group(kGroup);
   add_word_list(*app, "--kv-type", flags->kv_types, "Type of the KV cache [f16]",
                 one_of({"f16", "f32"}))
       ->option_text("f16|f32")
-      ->group(kGroup);
+      ->group(kGroup)
+      ->excludes(ops);
   add_number_list(*app, "--prefill-chunk", flags->prefill_chunks, "Prompt tokens of one pass [256]",
-                  1, 65536)
+                  1, kMaxPrefillChunk)
       ->option_text("N")
-      ->group(kGroup);
+      ->group(kGroup)
+      ->excludes(ops);
   app->add_flag("--no-graph", flags->no_graph, "GPU: launch every kernel of a step by itself")
-      ->group(kGroup);
+      ->group(kGroup)
+      ->excludes(ops);
   app->add_flag("--full-head", flags->full_head,
                 "Compute every logit of every token, without an int8 copy of the head")
-      ->group(kGroup);
+      ->group(kGroup)
+      ->excludes(ops);
   app->add_flag("--no-verify", flags->no_verify, "Do not check the file's hashes while loading")
       ->group(kGroup);
   return {app, [flags] { return bench_command(*flags); }};

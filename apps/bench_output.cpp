@@ -12,9 +12,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A number with so many decimals, or "n/a".
-std::string cell(const Json& value, double unit, int decimals) {
-  return value.is_null() ? "n/a" : fixed(value.get<double>() / unit, decimals);
+std::string csv_cell(const Json& value) {
+  if (value.is_null()) return "";
+  if (!value.is_string()) return value.dump();
+  std::string quoted = "\"";
+  for (const char c : value.get<std::string>()) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
 }
 
 // llama-bench's columns, then the steadiness and the bandwidth that the rate comes from.
@@ -48,10 +51,12 @@ class Markdown final : public BenchOutput {
     }
     const Json& share = test["read_bandwidth_share"];
     const bool in_cache = test["step_fits_cache"] == true;
-    row += test["test"].get<std::string>() + " | " + cell(test["avg_ts"], 1, 2) + " ± " +
-           cell(test["stddev_ts"], 1, 2) + " | " + cell(test["itl"]["p50_ns"], 1e6, 3) + " | " +
-           cell(test["itl"]["p99_ns"], 1e6, 3) + " | " + cell(test["achieved_gb_s"], 1, 1) + " | " +
-           (share.is_null() ? "n/a" : cell(share, 0.01, 0) + " %" + (in_cache ? "*" : "")) + " |\n";
+    row += test["test"].get<std::string>() + " | " + table_cell(test["avg_ts"], 1, 2) + " ± " +
+           table_cell(test["stddev_ts"], 1, 2) + " | " + table_cell(test["itl"]["p50_ns"], 1e6, 3) +
+           " | " + table_cell(test["itl"]["p99_ns"], 1e6, 3) + " | " +
+           table_cell(test["achieved_gb_s"], 1, 1) + " | " +
+           (share.is_null() ? "n/a" : table_cell(share, 0.01, 0) + " %" + (in_cache ? "*" : "")) +
+           " |\n";
     cached_ = cached_ || in_cache;
     write_stdout(row);
   }
@@ -61,13 +66,10 @@ class Markdown final : public BenchOutput {
     if (cached_) text += "* what a token reads fits into the cache: GB/s is not the memory's\n";
     for (const Json& run : report["runs"]) {
       text += run["model"]["name"].get<std::string>() + " on " + run["device"].get<std::string>() +
-              ": memory read at " + cell(run["read_bandwidth"]["gb_s"], 1, 1) +
-              " GB/s, loaded in " + cell(run["load_ns"], 1e9, 2) + " s\n";
+              ": memory read at " + table_cell(run["read_bandwidth"]["gb_s"], 1, 1) +
+              " GB/s, loaded in " + table_cell(run["load_ns"], 1e9, 2) + " s\n";
     }
-    const Json& build = report["build"];
-    text += "build: " + build["revision"].get<std::string>() + " (" +
-            build["version"].get<std::string>() + ")\n";
-    write_stdout(text);
+    write_stdout(text + build_line(report["build"]));
   }
 
  private:
@@ -88,27 +90,12 @@ class Csv final : public BenchOutput {
     for (const auto& [name, value] : run.items()) row[name] = value;
     std::vector<std::pair<std::string, Json>> fields = bench::flat_fields(row);
     for (auto& field : bench::flat_fields(test)) fields.push_back(std::move(field));
-    std::string text;
-    if (first_) {
-      for (const auto& [name, value] : fields) text += (text.empty() ? "" : ",") + name;
-      text += "\n";
-    }
+    write_stdout(csv_lines(fields, first_));
     first_ = false;
-    std::string line;
-    for (const auto& [name, value] : fields) line += "," + csv_cell(value);
-    write_stdout(text + line.substr(1) + "\n");
   }
   void end(const Json&) override {}
 
  private:
-  static std::string csv_cell(const Json& value) {
-    if (value.is_null()) return "";
-    if (!value.is_string()) return value.dump();
-    std::string quoted = "\"";
-    for (const char c : value.get<std::string>()) quoted += c == '"' ? "\"\"" : std::string(1, c);
-    return quoted + "\"";
-  }
-
   BenchHeader header_;
   bool first_ = true;
 };
@@ -146,6 +133,25 @@ std::unique_ptr<BenchOutput> make_bench_output(const std::string& format, BenchH
   if (format == "jsonl") return std::make_unique<JsonLines>(std::move(header));
   require(format == "json", "an output format that the options do not allow");
   return std::make_unique<JsonObject>();
+}
+
+std::string table_cell(const Json& value, double unit, int decimals) {
+  return value.is_null() ? "n/a" : fixed(value.get<double>() / unit, decimals);
+}
+
+std::string csv_lines(const std::vector<std::pair<std::string, Json>>& fields, bool with_names) {
+  std::string names;
+  std::string values;
+  for (const auto& [name, value] : fields) {
+    names += "," + name;
+    values += "," + csv_cell(value);
+  }
+  return (with_names ? names.substr(1) + "\n" : "") + values.substr(1) + "\n";
+}
+
+std::string build_line(const Json& build) {
+  return "build: " + build["revision"].get<std::string>() + " (" +
+         build["version"].get<std::string>() + ")\n";
 }
 
 }  // namespace edgellm

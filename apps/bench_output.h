@@ -4,6 +4,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace edgellm {
 
@@ -26,5 +28,15 @@ class BenchOutput {
 
 // `format`: md, csv, json or jsonl. Prints to standard output, what it can as soon as it is known.
 std::unique_ptr<BenchOutput> make_bench_output(const std::string& format, BenchHeader header);
+
+// A number of a table with so many decimals, or "n/a".
+std::string table_cell(const nlohmann::ordered_json& value, double unit, int decimals);
+
+// A line of CSV, below the names if wanted; null is an empty cell.
+std::string csv_lines(const std::vector<std::pair<std::string, nlohmann::ordered_json>>& fields,
+                      bool with_names);
+
+// The last line of a table: which program it was, as llama-bench says it.
+std::string build_line(const nlohmann::ordered_json& build);
 
 }  // namespace edgellm

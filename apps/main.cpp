@@ -57,9 +57,7 @@ class Program {
     root_.add_flag("--json", version_json_, "Print the version as JSON")->needs(version);
     commands_ = {add_run(root_),    add_chat(root_),     add_convert(root_),    add_info(root_),
                  add_verify(root_), add_tokenize(root_), add_perplexity(root_), add_logits(root_),
-                 add_synth(root_),  add_devices(root_)};
-    commands_.push_back(add_bench(root_));
-    commands_.push_back(add_compare(root_));
+                 add_synth(root_),  add_bench(root_),    add_compare(root_),    add_devices(root_)};
     commands_.push_back(add_completion(root_));
     commands_.push_back(add_help(root_));  // the last: it looks at the others
   }

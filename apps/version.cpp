@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "apps/terminal.h"
+#include "bench/measured.h"
 
 namespace edgellm {
 
@@ -16,6 +17,24 @@ BuildInfo build_info() {
       .flags = EDGELLM_FLAGS,
       .cuda_flags = std::string_view(EDGELLM_CUDA_VERSION).empty() ? "" : EDGELLM_CUDA_FLAGS_TEXT,
       .cuda_architectures = EDGELLM_CUDA_ARCHITECTURES};
+}
+
+nlohmann::ordered_json build_json() {
+  const BuildInfo info = build_info();
+  nlohmann::ordered_json json = {{"version", info.version},
+                                 {"revision", info.revision},
+                                 {"compiler", info.compiler},
+                                 {"build_type", info.build_type},
+                                 {"flags", info.flags}};
+  const auto of_cuda = [&](const std::string& value) -> bench::Measured<std::string> {
+    if (info.cuda_version.empty())
+      return bench::NotAvailable{"this program was built without CUDA"};
+    return value;
+  };
+  bench::put(json, "cuda_version", of_cuda(info.cuda_version));
+  bench::put(json, "cuda_flags", of_cuda(info.cuda_flags));
+  bench::put(json, "cuda_architectures", of_cuda(info.cuda_architectures));
+  return json;
 }
 
 void print_version(bool json) {

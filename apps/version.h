@@ -1,6 +1,7 @@
 // What this binary is.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace edgellm {
@@ -17,6 +18,9 @@ struct BuildInfo {
 };
 
 BuildInfo build_info();
+
+// The `build` object of reports (docs/bench.md).
+nlohmann::ordered_json build_json();
 
 void print_version(bool json);
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the CUDA engine on a machine with an NVIDIA GPU: the [gpu] tests; tests and benchmark under
-# compute-sanitizer's memcheck, racecheck and initcheck; then the benchmark of the ops. Prints a
+# compute-sanitizer's memcheck, racecheck and initcheck; then `edgellm bench --ops`. Prints a
 # short table at the end; logs go to the folder given (default build/gpu_check). Needs a build of
 # the preset `release` (cmake --preset release && cmake --build --preset release).
 set -uo pipefail
@@ -13,8 +13,7 @@ mkdir -p "$logs" || exit
 
 kernels=$build/tests/kernels/kernels_gpu_test
 engine=$build/tests/engine/engine_test
-bench=$build/edgellm_gpu_ops_bench
-for program in "$build/edgellm" "$kernels" "$engine" "$bench"; do
+for program in "$build/edgellm" "$kernels" "$engine"; do
   if [[ ! -x $program ]]; then
     echo "gpu_check: no $program; build it with: cmake --preset release && cmake --build --preset release" >&2
     exit 1
@@ -70,11 +69,13 @@ check engine "$engine" '[gpu]'
 sanitize kernels "$kernels" "$kernel_cases"
 sanitize engine "$engine" "$engine_cases"
 # The unfused kernels, too: with one, eight and many rows.
-sanitize bench "$bench" --shape smollm-135m --rows 1,8,100 --depth 70 --layers 2 --repeats 1
-check bench "$bench" --shape smollm-135m,bitnet-2b-4t --depth 128 -o "$logs/bench.csv"
+ops=("$build/edgellm" bench --ops --device cuda)
+sanitize ops "${ops[@]}" --shape smollm-135m --rows 1,8,100 -d 70 --layers 2 -r 1
+check ops "${ops[@]}" --shape smollm-135m,bitnet-2b-4t -d 128
+check bench "$build/edgellm" bench --device cuda --shape smollm-135m,bitnet-2b-4t --html "$logs/bench.html"
 
 echo
-cat "$logs/bench.log"
+cat "$logs/ops.log" "$logs/bench.log"
 echo
 printf '%s\n' "${table[@]}"
 exit $failed

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/canonical.h"
+#include "kernels/cpu/cache_rows.h"
 #include "kernels/cpu/carver.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/primitives.h"
@@ -22,9 +23,8 @@ void set_fault(int32_t* fault, int value) {
 }
 
 QuantisedRows take_quantised(Carver& carver, const Primitives& isa, int rows, int cols) {
-  const int group = 4 * isa.plane_bytes;
   QuantisedRows out;
-  out.stride = static_cast<size_t>((cols + group - 1) / group) * static_cast<size_t>(group);
+  out.stride = quantised_stride(isa, cols);
   out.codes = carver.take<int8_t>(static_cast<size_t>(rows) * out.stride);
   out.sum = carver.take<int32_t>(static_cast<size_t>(rows));
   out.s = carver.take<float>(static_cast<size_t>(rows));
@@ -93,36 +93,6 @@ struct Tile {
   int width() const { return w_end - w_begin; }
 };
 
-void rotate(float* heads, int n_heads, int head_dim, const float* cosine, const float* sine) {
-  const int half = head_dim / 2;
-  for (int h = 0; h < n_heads; ++h) {
-    float* low = heads + at(h, head_dim);
-    float* high = low + half;
-    for (int i = 0; i < half; ++i) {
-      const float a = low[i];
-      const float b = high[i];
-      low[i] = a * cosine[i] - b * sine[i];
-      high[i] = b * cosine[i] + a * sine[i];
-    }
-  }
-}
-
-// Writes one position's keys (transposed within the tile) and values into the cache.
-template <class Element, class Convert>
-void append(const KvCache& kv, int sequence, int position, const float* k, const float* v,
-            Convert convert) {
-  const int head_dim = kv.head_dim;
-  for (int h = 0; h < kv.kv_heads; ++h) {
-    const size_t tile = kv.tile_offset(sequence, position, h);
-    Element* keys = static_cast<Element*>(kv.k) + tile;
-    Element* values = static_cast<Element*>(kv.v) + tile;
-    for (int d = 0; d < head_dim; ++d) {
-      keys[key_index(position, d)] = convert(k[at(h, head_dim, d)]);
-      values[value_index(position, d, head_dim)] = convert(v[at(h, head_dim, d)]);
-    }
-  }
-}
-
 void project(const ProjectArgs& args, Pool& pool) {
   const int dim = args.w.rows;
   const Workspace workspace = Workspace::take(pool, args.rows, args.w.cols, 0);
@@ -146,6 +116,11 @@ void project(const ProjectArgs& args, Pool& pool) {
 }
 
 }  // namespace
+
+size_t quantised_stride(const Primitives& isa, int cols) {
+  const int group = 4 * isa.plane_bytes;
+  return static_cast<size_t>((cols + group - 1) / group) * static_cast<size_t>(group);
+}
 
 size_t attention_scratch_floats(int head_dim, int rows, int heads) {
   const int score_dim = padded_score_dim(head_dim);
@@ -219,11 +194,7 @@ void qkv(const QkvArgs& args, Pool& pool) {
       rotate(k, args.kv.kv_heads, args.kv.head_dim, cosine, sine);
       std::memcpy(args.q_out + at(row, args.q.rows), q,
                   static_cast<size_t>(args.q.rows) * sizeof(float));
-      if (args.kv.type == KvType::kF16) {
-        append<uint16_t>(args.kv, sequence, position, k, v, to_half);
-      } else {
-        append<float>(args.kv, sequence, position, k, v, [](float value) { return value; });
-      }
+      append_row(args.kv, sequence, position, k, v);
     }
   });
 }

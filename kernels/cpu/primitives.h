@@ -95,6 +95,9 @@ struct Primitives {
   void (*attention)(const AttentionArgs& args, const AttentionItem& item, float* scratch);
 };
 
+// QuantisedRows::stride of rows of so many columns.
+size_t quantised_stride(const Primitives& isa, int cols);
+
 // Chunk tiles widened to float32 and padded, and the running state of every row and head of an
 // item.
 size_t attention_scratch_floats(int head_dim, int rows, int heads);

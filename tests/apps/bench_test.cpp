@@ -179,6 +179,57 @@ TEST_CASE("bench refuses what it cannot measure, in one line") {
   CHECK(run({"bench", model, "--device", "cuda"}).exit_code == 5);
 }
 
+TEST_CASE("bench --ops times each op beside its unfused chain, which gives the same bits") {
+  const TempDir folder;
+  const std::string model = tiny_model(folder);
+  const auto ops = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"bench", "--ops",     model, "--rows", "1,3,20", "-d",
+                                     "70",    "--threads", "2",   "-r",     "2"};
+    args.insert(args.end(), more.begin(), more.end());
+    return run(args);
+  };
+  const auto json = json_of(ops({"-o", "json"}));
+  CHECK(json["schema"] == "edgellm.bench-ops/1");
+  std::vector<std::string> names;
+  for (const auto& op : json["runs"][0]["ops"]) {
+    names.push_back(op["op"].get<std::string>() + " " + op["rows"].dump());
+    CHECK(op["fused"]["time_us"].get<double>() > 0);
+    CHECK(op["fused"]["gb_s"].get<double>() > 0);
+    const bool has_chain = op["op"] != "attention" && op["op"].get<std::string>()[0] != 'h';
+    CHECK(op["unfused"]["time_us"].is_null() == !has_chain);
+    CHECK(op["bytes_ratio"].is_null() == !has_chain);
+    if (has_chain) CHECK(op["bytes_ratio"].get<double>() > 1);
+  }
+  CHECK(names == std::vector<std::string>{
+                     "qkv 1",       "attention 1",     "attn_out 1",  "ffn_up 1",
+                     "ffn_down 1",  "layer 1",         "qkv 3",       "attention 3",
+                     "attn_out 3",  "ffn_up 3",        "ffn_down 3",  "layer 3",
+                     "qkv 20",      "attention 20",    "attn_out 20", "ffn_up 20",
+                     "ffn_down 20", "layer 20",        "head 1",      "head certified 1",
+                     "head 3",      "head certified 3"});
+  CHECK(lines_of(ops({"-o", "jsonl"}).out).size() == names.size());
+  const std::vector<std::string> csv = lines_of(ops({"-o", "csv"}).out);
+  REQUIRE(csv.size() == names.size() + 1);
+  for (const std::string& line : csv) CHECK(columns_of(line) == columns_of(csv[0]));
+  const Result table = ops({});
+  CHECK(table.exit_code == 0);
+  CHECK(table.out.find("| head certified | 3 | 0 |") != std::string::npos);
+
+  // Sub-norms, odd widths, grouped heads: the comparison inside would end with exit 8.
+  for (const char* shape : {"head-dim-80", "hidden-4-times-prime", "seven-queries-per-kv-head"}) {
+    INFO(shape);
+    const Result result =
+        run({"bench", "--ops", "--shape",
+             EDGELLM_SOURCE_DIR "/tests/data/shapes/" + std::string(shape) + ".json", "--rows",
+             "1,2,33", "-d", "0,65", "-r", "1", "--threads", "2"});
+    INFO(result.err);
+    CHECK(result.exit_code == 0);
+  }
+  refused({"bench", "--ops", model, "-p", "5"}, "--ops excludes --n-prompt");
+  refused({"bench", model, "--rows", "5"}, "--rows requires --ops");
+  refused({"bench", "--ops", model, "-d", "128"}, "the context of 128");
+}
+
 TEST_CASE("Ctrl-C ends bench with 130 and leaves neither a page nor a model") {
   const TempDir folder;
   const TempDir scratch;

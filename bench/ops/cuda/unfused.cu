@@ -1,6 +1,6 @@
 #include <mma.h>
 
-#include "benchmarks/unfused.h"
+#include "bench/ops/cuda/unfused.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
 

@@ -1,4 +1,4 @@
-#include "benchmarks/op_bytes.h"
+#include "bench/ops/op_bytes.h"
 
 #include "base/error.h"
 #include "kernels/ops.h"
@@ -13,8 +13,11 @@ constexpr uint64_t kRowScalars = 3 * 4;  // of a quantised row: codes per unit, 
 uint64_t u(int n) { return static_cast<uint64_t>(n); }
 uint64_t quantised_row(int cols) { return (u(cols) + 63) / 64 * 64 + kRowScalars; }
 
-// Rows of codes in whole 16-byte words, one scale.
-uint64_t ternary(int rows, int cols) { return u(rows) * ((u(cols) + 63) / 64 * 16) + kFloat; }
+// Rows of codes and one scale.
+uint64_t ternary(int rows, int cols, Engine engine) {
+  const uint64_t row_bytes = engine == Engine::kCuda ? (u(cols) + 63) / 64 * 16 : (u(cols) + 3) / 4;
+  return u(rows) * row_bytes + kFloat;
+}
 
 // What an op's BitLinear has before its products and behind them.
 struct Linear {
@@ -40,16 +43,17 @@ Linear linear_of(const ModelConfig& config, LayerOp op) {
   return {};
 }
 
-uint64_t weight_bytes(const ModelConfig& config, LayerOp op) {
+uint64_t weight_bytes(const ModelConfig& config, LayerOp op, Engine engine) {
   const Linear linear = linear_of(config, op);
   const uint64_t gain = linear.norm ? u(linear.cols) * kFloat : 0;
   switch (op) {
     case LayerOp::kQkv:
-      return gain + ternary(config.q_dim(), config.dim) + 2 * ternary(config.kv_dim(), config.dim);
+      return gain + ternary(config.q_dim(), config.dim, engine) +
+             2 * ternary(config.kv_dim(), config.dim, engine);
     case LayerOp::kFfnUp:
-      return gain + 2 * ternary(config.ffn, config.dim);
+      return gain + 2 * ternary(config.ffn, config.dim, engine);
     default:
-      return gain + ternary(config.dim, linear.cols);
+      return gain + ternary(config.dim, linear.cols, engine);
   }
 }
 
@@ -87,14 +91,15 @@ const char* to_string(LayerOp op) {
   return "";
 }
 
-OpBytes fused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass) {
+OpBytes fused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass, Engine engine) {
   if (op == LayerOp::kAttention) return attention_bytes(config, pass);
   const Linear linear = linear_of(config, op);
   const uint64_t rows = u(pass.rows);
   OpBytes bytes;
-  bytes.weights = weight_bytes(config, op);
+  bytes.weights = weight_bytes(config, op, engine);
   bytes.activations = rows * u(linear.cols) * kFloat;
-  if (pass.rows > 1) bytes.activations += 2 * rows * quantised_row(linear.cols);
+  if (pass.rows > 1 || engine == Engine::kCpu)
+    bytes.activations += 2 * rows * quantised_row(linear.cols);
   switch (op) {
     case LayerOp::kQkv:
       bytes.kv = appended(config, pass.rows);
@@ -109,13 +114,13 @@ OpBytes fused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass
   return bytes;
 }
 
-OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass) {
+OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass, Engine engine) {
   if (op == LayerOp::kAttention) return attention_bytes(config, pass);
   const Linear linear = linear_of(config, op);
   const uint64_t rows = u(pass.rows);
   const uint64_t cols = u(linear.cols);
   OpBytes bytes;
-  bytes.weights = weight_bytes(config, op);
+  bytes.weights = weight_bytes(config, op, engine);
   // Norm: row in, row and RMS factor out (the factor counts with the quantised row).
   if (linear.norm) bytes.activations += 2 * rows * cols * kFloat;
   // Quantise: row in, codes out, which every product reads.
@@ -142,18 +147,19 @@ OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pa
   return bytes;
 }
 
-OpBytes full_head_bytes(const ModelConfig& config, int rows) {
+OpBytes full_head_bytes(const ModelConfig& config, int rows, int element_bytes) {
   OpBytes bytes;
-  bytes.weights = u(config.vocab) * u(config.dim) * kHalf + u(config.dim) * kFloat;
+  bytes.weights = u(config.vocab) * u(config.dim) * u(element_bytes) + u(config.dim) * kFloat;
   // x in, the normed row out and in, logits out.
   bytes.activations = u(rows) * (3 * u(config.dim) + u(config.vocab)) * kFloat;
   return bytes;
 }
 
-OpBytes certified_head_bytes(const ModelConfig& config, int rows, uint64_t rescored) {
+OpBytes certified_head_bytes(const ModelConfig& config, int rows, int element_bytes,
+                             uint64_t rescored) {
   OpBytes bytes;
   bytes.weights = u(config.vocab) * (CompressedHead::pitch_of(config.dim) + sizeof(CompressedRow)) +
-                  u(config.dim) * kFloat + rescored * u(config.dim) * kHalf;
+                  u(config.dim) * kFloat + rescored * u(config.dim) * u(element_bytes);
   // x in, the normed row and its int16 steps out and in, upper bounds out and in.
   bytes.activations =
       u(rows) * (3 * u(config.dim) * kFloat + 2 * CompressedHead::pitch_of(config.dim) * kHalf +

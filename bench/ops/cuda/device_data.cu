@@ -1,4 +1,4 @@
-#include "benchmarks/device_data.h"
+#include "bench/ops/cuda/device_data.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
 

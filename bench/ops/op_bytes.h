@@ -1,8 +1,8 @@
-// Bytes that the ops of a layer move through a GPU's memory, by what the launches read and write:
-// of the fused ops (kernels/ops.h) and of the chain of plain kernels that does the same work
-// (benchmarks/unfused.h). Weights and cached keys and values count once, however many blocks read
-// them; a value that one launch writes and a later one reads counts twice. That it may stay in the
-// L2 cache between the two is not looked at.
+// Bytes that the ops of a layer move through memory, by what the launches of a GPU or the parallel
+// loops of the CPU read and write: of the fused ops (kernels/ops.h) and of the chain of plain
+// kernels that does the same work (bench/ops/cuda/unfused.h, bench/ops/cpu_unfused.h). Weights and
+// cached keys and values count once, however many blocks read them; a value that one launch writes
+// and a later one reads counts twice. That it may stay in a cache between the two is not looked at.
 #pragma once
 
 #include <cstddef>
@@ -47,18 +47,22 @@ inline constexpr LayerOp kLayerOps[] = {LayerOp::kQkv, LayerOp::kAttention, Laye
                                         LayerOp::kFfnUp, LayerOp::kFfnDown};
 const char* to_string(LayerOp op);  // the name of the op
 
-// Of the CUDA backend: with one row an op is one launch; with more, the products are two, and the
-// quantised rows lie in memory between them.
-OpBytes fused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass);
+// The GPU's rows of codes are whole 16-byte words, and with one row it runs an op as one launch;
+// with more, and on the CPU always, a product has two parts, and the quantised rows lie in memory
+// between them.
+enum class Engine { kCpu, kCuda };
+
+OpBytes fused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass, Engine engine);
 
 // Attention has no unfused chain here: the same bytes as fused.
-OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass);
+OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass, Engine engine);
 
-// The head in bfloat16 with its norm: logits of `rows` rows.
-OpBytes full_head_bytes(const ModelConfig& config, int rows);
+// The head with its norm: logits of `rows` rows. `element_bytes` of its weights: 2 or 4.
+OpBytes full_head_bytes(const ModelConfig& config, int rows, int element_bytes);
 
-// The certified head, `rescored` of whose logits were computed from the bfloat16 weights, in all
+// The certified head, `rescored` of whose logits were computed from the weights themselves, in all
 // rows together.
-OpBytes certified_head_bytes(const ModelConfig& config, int rows, uint64_t rescored);
+OpBytes certified_head_bytes(const ModelConfig& config, int rows, int element_bytes,
+                             uint64_t rescored);
 
 }  // namespace edgellm::bench
