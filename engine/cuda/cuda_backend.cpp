@@ -73,6 +73,7 @@ class CudaBackend final : public Backend {
         options_(options),
         context_(context_of(model, options)),
         cache_(config_, options, context_),
+        table_(cache_, options),
         name_(claim_gpu(model, options)),
         memory_(plan_cuda_memory(model, options).total()),
         device_(model, options, memory_.data()),
@@ -86,8 +87,13 @@ class CudaBackend final : public Backend {
     inputs_ = StepInputs(results_ + kResults, static_cast<size_t>(options.max_rows));
   }
 
+  void set_blocks(int sequence, std::span<const int32_t> blocks) override {
+    table_.set(sequence, blocks);
+    table_sent_ = false;
+  }
+
   void forward(const Batch& batch, const Outputs& outputs) override {
-    check_pass(batch, outputs, config_, options_, context_);
+    check_pass(batch, outputs, config_, options_, context_, table_);
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
     begin_pass(batch, outputs);
@@ -119,7 +125,11 @@ class CudaBackend final : public Backend {
     outputs.rows = {&row, 1};
     outputs.banned = banned;
     outputs.argmax = {&chosen, 1};
-    check_pass(batch, outputs, config_, options_, context_);
+    check_pass(batch, outputs, config_, options_, context_, table_);
+    for (int i = 0; i < n_steps; ++i) {
+      require(table_.has_place(sequence, position + i),
+              "a position lies in a block that its sequence was not given");
+    }
 
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
@@ -160,6 +170,8 @@ class CudaBackend final : public Backend {
   }
   HostWork host_work() const override { return host_work_; }
   int context() const override { return context_; }
+  int sequences() const override { return options_.sequences; }
+  int kv_blocks() const override { return options_.kv_blocks; }
   int max_rows() const override { return options_.max_rows; }
   const ModelFile& model() const override { return model_; }
 
@@ -186,8 +198,15 @@ class CudaBackend final : public Backend {
     return StepInputs::count(static_cast<size_t>(options_.max_rows), n_banned);
   }
 
-  // Sends a pass's inputs and forgets an earlier fault.
+  // Sends a pass's inputs and forgets an earlier fault. The device is idle: nothing reads the block
+  // table meanwhile.
   void begin_pass(const Batch& batch, const Outputs& outputs) {
+    if (!table_sent_) {
+      cuda_check(cudaMemcpyAsync(device_.block_table, table_.entries().data(),
+                                 table_.entries().size_bytes(), cudaMemcpyHostToDevice, stream_),
+                 "sending the block table");
+      table_sent_ = true;
+    }
     std::copy(batch.ids.begin(), batch.ids.end(), inputs_.ids);
     std::copy(batch.sequences.begin(), batch.sequences.end(), inputs_.sequences);
     std::copy(batch.positions.begin(), batch.positions.end(), inputs_.positions);
@@ -328,13 +347,6 @@ class CudaBackend final : public Backend {
     }
   }
 
-  // The certified head gives an arg-max and no logits.
-  HeadKind head_kind(const Outputs& outputs) const {
-    if (outputs.argmax.empty()) return HeadKind::kLogits;
-    const bool certified = device_.head_copy.rows > 0 && outputs.logits.empty();
-    return certified ? HeadKind::kCertified : HeadKind::kArgmax;
-  }
-
   void read(float* to, const float* from, size_t count) {
     cuda_check(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDeviceToHost, stream_),
                "reading results");
@@ -359,16 +371,26 @@ class CudaBackend final : public Backend {
            values);
     }
     const size_t vocab = static_cast<size_t>(config_.vocab);
-    const HeadKind kind = head_kind(outputs);
-    for (size_t begin = 0; begin < outputs.rows.size(); begin += kLogitRows) {
-      const size_t n = std::min(kLogitRows, outputs.rows.size() - begin);
+    const size_t argmax_only = argmax_only_rows(outputs, config_);
+    const bool both = argmax_only < outputs.argmax.size();
+    for (size_t begin = 0; begin < outputs.rows.size();) {
+      const bool greedy = begin < argmax_only;
+      const size_t end = std::min(begin + kLogitRows, greedy ? argmax_only : outputs.rows.size());
+      const size_t n = end - begin;
+      // The certified head gives an arg-max and no logits.
+      const HeadKind kind = greedy && device_.head_copy.rows > 0 ? HeadKind::kCertified
+                            : greedy || both                     ? HeadKind::kArgmax
+                                                                 : HeadKind::kLogits;
       launch_head(begin, n, outputs.banned.size(), kind);
-      if (!outputs.logits.empty()) {
-        read(outputs.logits.data() + begin * vocab, device_.logits, n * vocab);
+      if (!greedy) {
+        read(outputs.logits.data() + (begin - argmax_only) * vocab, device_.logits, n * vocab);
       }
       read_results();
-      if (!outputs.argmax.empty()) std::copy_n(results_ + 1, n, outputs.argmax.data() + begin);
+      if (kind != HeadKind::kLogits) {
+        std::copy_n(results_ + 1, n, outputs.argmax.data() + begin);
+      }
       if (kind == HeadKind::kCertified) head_stats_.add({results_ + 1 + kLogitRows, n});
+      begin = end;
     }
     if (outputs.rows.empty()) read_results();
   }
@@ -392,7 +414,9 @@ class CudaBackend final : public Backend {
   const ModelConfig& config_;
   const EngineOptions options_;
   const int context_;
-  const ContiguousCache cache_;
+  const CacheLayout cache_;
+  BlockTable table_;
+  bool table_sent_ = false;  // the device has it as it is here
   const std::string name_;
   Stream stream_;
   DeviceMemory memory_;

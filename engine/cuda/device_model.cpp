@@ -78,11 +78,13 @@ DeviceModel::DeviceModel(const ModelFile& model, const EngineOptions& options, s
   plan.head_copy = placer_.used() - plan.weights;
 
   const int context = context_of(model, options);
-  const ContiguousCache cache(config, options, context);
+  const CacheLayout cache(config, options, context);
   kv = placer_.take(2 * static_cast<size_t>(config.layers) * cache.layer_bytes);
   plan.kv_cache = placer_.used() - plan.weights - plan.head_copy;
 
-  workspace.max_chunks = cache.block_size / kAttentionChunk;
+  block_table = placer_.take<int32_t>(static_cast<size_t>(options.sequences) *
+                                      static_cast<size_t>(cache.blocks_per_sequence));
+  workspace.max_chunks = (context + kAttentionChunk - 1) / kAttentionChunk;
   place_workspace(config, options, context);
   plan.workspace = placer_.used() - plan.weights - plan.head_copy - plan.kv_cache;
 }
@@ -163,7 +165,6 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
   };
   int32_t* block = placer_.take<int32_t>(StepInputs::count(rows, vocab));
   if (places_) inputs = StepInputs(block, rows);
-  block_table = placer_.take<int32_t>(static_cast<size_t>(options.sequences));
   all_rows = placer_.take<int32_t>(rows);
   rope_cos = placer_.take<float>(angles);
   rope_sin = placer_.take<float>(angles);
@@ -205,10 +206,8 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
 void DeviceModel::upload(const ModelFile& model, const EngineOptions& options, cudaStream_t stream,
                          const Progress& progress) {
   require(places_, "a model is uploaded to memory that it was given");
-  // One block a sequence.
-  std::vector<int32_t> counted(static_cast<size_t>(std::max(options.sequences, options.max_rows)));
+  std::vector<int32_t> counted(static_cast<size_t>(options.max_rows));
   std::iota(counted.begin(), counted.end(), 0);
-  add_bytes(block_table, counted.data(), static_cast<size_t>(options.sequences) * sizeof(int32_t));
   add_bytes(all_rows, counted.data(), static_cast<size_t>(options.max_rows) * sizeof(int32_t));
   RopeTable rope(model.weights().inv_freq);
   const int context = context_of(model, options);

@@ -83,9 +83,9 @@ struct DeviceModel {
 
   std::byte* kv = nullptr;  // per layer: keys, then values
   StepInputs inputs;
-  int32_t* block_table = nullptr;
-  int32_t* all_rows = nullptr;  // [max_rows]: 0, 1, 2, ...
-  float* rope_cos = nullptr;    // [context, head_dim / 2]
+  int32_t* block_table = nullptr;  // [sequences, blocks_per_sequence], written by the backend
+  int32_t* all_rows = nullptr;     // [max_rows]: 0, 1, 2, ...
+  float* rope_cos = nullptr;       // [context, head_dim / 2]
   float* rope_sin = nullptr;
   float* x = nullptr;          // [max_rows, dim] residual stream
   float* q = nullptr;          // [max_rows, q_dim]
