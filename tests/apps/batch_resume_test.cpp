@@ -161,6 +161,8 @@ TEST_CASE("another model, other options, another input or shard are refused unti
   CHECK(contains(model.err, "the model was " + demo_model()));
   write_file(folder, "in.jsonl", "{\"id\":\"new\",\"prompt\":\"x\"}\n" + story_requests(3, 4));
   refused({"-n", "3"}, "does not begin with the same");
+  write_file(folder, "in.jsonl", "{\"id\":\"new\",\"prompt\":\"x\"}\n" + story_requests(4, 4));
+  refused({"-n", "3"}, "does not begin with the same");
 
   // What changes no answer may change.
   write_file(folder, "in.jsonl", story_requests(4, 4));
@@ -189,6 +191,17 @@ TEST_CASE("an input that has grown is the same input") {
   write_file(folder, "in.jsonl", story_requests(5, 4));
   CHECK(contains(run_batch_to(0, in, out).err, "2 answered, 3 answered before"));
   CHECK(read_records(out).size() == 5);
+
+  // Without a newline at its end: behind the last line, but not in it.
+  const std::string two = "{\"id\":\"a\",\"prompt\":\"x\"}\n{\"prompt\":\"y\"}";
+  write_file(folder, "text", two);
+  const std::string answers_of_text = folder / "text.jsonl";
+  const std::vector<std::string> text = {"--text", "-n", "2"};
+  run_batch_to(0, folder / "text", answers_of_text, text);
+  write_file(folder, "text", two + " and more");
+  CHECK(contains(run_batch_to(2, folder / "text", answers_of_text, text).err, "the same"));
+  write_file(folder, "text", two + "\nmore");
+  CHECK(contains(run_batch_to(0, folder / "text", answers_of_text, text).err, "1 answered, 2 "));
 }
 
 TEST_CASE("standard input is gone on with, too") {

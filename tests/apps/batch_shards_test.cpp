@@ -74,11 +74,14 @@ TEST_CASE("shards have every request once, and are merged in the input's order")
   CHECK(merge(2, {parts[0], parts[1], parts[2]}, parts[0]).exit_code == 2);
   CHECK(merge(2, parts, whole).exit_code == 2);  // the output of a run
 
-  const std::string line = read_file(parts[1]).substr(0, read_file(parts[1]).find('\n') + 1);
-  write_file(folder, "out.2.jsonl", read_file(parts[1]) + line);
+  const std::string second = read_file(parts[1]);
+  const std::string line = second.substr(0, second.find('\n') + 1);
+  write_file(folder, "out.2.jsonl", second + line);
   refused(8, parts, {}, "there are two records of ");
-  write_file(folder, "out.2.jsonl", read_file(parts[1]).substr(line.size()).substr(line.size()));
-  refused(8, parts, {}, "");
+  write_file(folder, "out.2.jsonl", second.substr(line.size()));
+  refused(8, parts, {}, "the input has 22 requests, but there are 21 records");
+  write_file(folder, "out.2.jsonl", second.substr(0, second.size() - 1));
+  refused(8, parts, {}, "a line that is not whole");
 }
 
 TEST_CASE("an interrupted shard is not merged") {

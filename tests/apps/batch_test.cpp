@@ -234,7 +234,8 @@ TEST_CASE("a record is OpenAI's batch output") {
 
 TEST_CASE("--text takes a prompt a line, --chat a message a line") {
   const TempDir folder;
-  const std::string in = write_file(folder, "in.txt", "Once upon a time\n\n{\"id\":\"x\"}\n");
+  const std::string in =
+      write_file(folder, "in.txt", "\xEF\xBB\xBFOnce upon a time\r\n\n{\"id\":\"x\"}\n");
   const std::string out = folder / "out.jsonl";
   run_batch_to(0, in, out, {"--text", "-n", "6"});
   const Records records = read_records(out);
