@@ -1,6 +1,7 @@
 #include "engine/backend.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "engine/pass.h"
 
@@ -23,10 +24,47 @@ void Backend::decode(int sequence, int32_t id, int position, int n_max,
   }
 }
 
+uint64_t kv_block_bytes(const ModelConfig& config, KvType type) {
+  return 2 * static_cast<uint64_t>(config.layers) * static_cast<uint64_t>(kKvBlockPositions) *
+         static_cast<uint64_t>(config.kv_dim()) * (type == KvType::kF16 ? 2 : 4);
+}
+
+int cuda_kv_blocks(const ModelFile& model, const EngineOptions& options, uint64_t free_bytes) {
+  EngineOptions one_block = options;
+  one_block.kv_blocks = 1;
+  const MemoryPlan plan = plan_cuda_memory(model, one_block);
+  const uint64_t rest = plan.total() - plan.kv_cache;
+  if (free_bytes <= rest) return 0;
+  // What comes behind the cache starts at a multiple of 256 bytes. One block is not for sequences
+  // (CacheLayout).
+  const uint64_t left = (free_bytes - rest) / 256 * 256;
+  const uint64_t blocks = left / kv_block_bytes(model.config(), options.kv_type);
+  return static_cast<int>(
+      std::min<uint64_t>(blocks == 0 ? 0 : blocks - 1, std::numeric_limits<int32_t>::max() - 1));
+}
+
 std::string cuda_memory_problem(const ModelFile& model, const EngineOptions& options,
                                 uint64_t free_bytes) {
   const MemoryPlan plan = plan_cuda_memory(model, options);
   if (plan.total() <= free_bytes) return "";
+  const auto mib = [](uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20); };
+  const bool paged = options.kv_blocks > 0;
+  const std::string needs =
+      "the model needs " + mib(plan.total()) + " MiB on the GPU (" + mib(plan.weights) +
+      " weights, " + (plan.head_copy > 0 ? mib(plan.head_copy) + " int8 head, " : "") +
+      mib(plan.kv_cache) + " KV cache " +
+      (paged ? "of " + std::to_string(options.kv_blocks) + " blocks"
+             : "for a context of " + std::to_string(context_of(model, options))) +
+      ", " + mib(plan.workspace) + " workspace), but " + std::to_string(free_bytes >> 20) +
+      " MiB are free; " +
+      (plan.head_copy > 0 && plan.total() - plan.head_copy <= free_bytes
+           ? "it would fit with --full-head, or "
+           : "");
+  if (paged) {
+    const int blocks = cuda_kv_blocks(model, options, free_bytes);
+    return needs + (blocks > 0 ? "a KV cache of " + std::to_string(blocks) + " blocks would fit"
+                               : "no KV cache would fit");
+  }
   // The cache comes in whole attention chunks, and nothing needs less memory for a longer context.
   const auto fits = [&](int chunks) {
     EngineOptions smaller = options;
@@ -40,16 +78,8 @@ std::string cuda_memory_problem(const ModelFile& model, const EngineOptions& opt
     const int middle = fitting + (too_many - fitting) / 2;
     (fits(middle) ? fitting : too_many) = middle;
   }
-  const auto mib = [](uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20); };
-  return "the model needs " + mib(plan.total()) + " MiB on the GPU (" + mib(plan.weights) +
-         " weights, " + (plan.head_copy > 0 ? mib(plan.head_copy) + " int8 head, " : "") +
-         mib(plan.kv_cache) + " KV cache for a context of " +
-         std::to_string(context_of(model, options)) + ", " + mib(plan.workspace) +
-         " workspace), but " + std::to_string(free_bytes >> 20) + " MiB are free; " +
-         (plan.head_copy > 0 && plan.total() - plan.head_copy <= free_bytes
-              ? "it would fit with --full-head, or "
-              : "") +
-         (fitting > 0 ? "a context of " + std::to_string(fitting * kAttentionChunk) +
+  return needs + (fitting > 0
+                      ? "a context of " + std::to_string(fitting * kAttentionChunk) +
                             " would fit (-c " + std::to_string(fitting * kAttentionChunk) + ")"
                       : "no context would fit");
 }

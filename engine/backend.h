@@ -13,17 +13,25 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/progress.h"
 #include "kernels/ops.h"
 #include "model/model_file.h"
 
 namespace edgellm {
 
+// Positions of a block of the paged KV cache. One attention chunk: the finest sharing of prompts,
+// and the least that a sequence leaves unused.
+inline constexpr int kKvBlockPositions = kAttentionChunk;
+
 struct EngineOptions {
   int context = 0;     // positions per sequence; 0: the model's maximum
   int sequences = 1;   // sequences that can be live at the same time
   int max_rows = 256;  // rows of one pass: the longest prefill chunk
   KvType kv_type = KvType::kF16;
+  // > 0: the KV cache is a pool of so many blocks of kKvBlockPositions, which set_blocks() gives to
+  // sequences. 0: each sequence has the room of a whole context to itself.
+  int kv_blocks = 0;
   int threads = 0;          // CPU worker threads; 0: one per core this process may use
   int gpu = 0;              // index of the CUDA device
   bool use_graph = true;    // GPU: replay decode steps as one captured graph
@@ -35,15 +43,20 @@ struct EngineOptions {
 struct Batch {
   std::span<const int32_t> ids;        // token of each row
   std::span<const int32_t> sequences;  // slot of the sequence, 0 .. options.sequences - 1
-  std::span<const int32_t> positions;  // of a sequence ascending, without gaps since its last pass
+  // Of a sequence ascending; all positions before them are in the cache, by earlier passes or
+  // earlier rows. A block that several sequences hold is not written and read in the same pass.
+  std::span<const int32_t> positions;
 };
 
 // What a pass is asked for besides filling the KV cache.
 struct Outputs {
-  std::span<const int32_t> rows;    // rows of the batch whose result is wanted; may be empty
+  // Rows of the batch whose result is wanted; may be empty. Either every one gives both arg-max and
+  // logits, or the first ones give an arg-max (which may come from the certified head) and the
+  // others logits.
+  std::span<const int32_t> rows;
   std::span<const int32_t> banned;  // ids the arg-max may not choose
-  std::span<int32_t> argmax;        // [rows.size()] or empty
-  std::span<float> logits;          // [rows.size(), vocab] or empty
+  std::span<int32_t> argmax;        // of the first argmax.size() of `rows`
+  std::span<float> logits;          // [n, vocab] of the last n of `rows`
   std::span<float> hidden;          // [layers + 1, batch rows, dim] or empty: embedding, residual
                                     // after layers 1 .. layers - 1, final norm's output
 };
@@ -89,20 +102,30 @@ struct HostWork {
   uint64_t polls = 0;             // calls that ask whether it is still at work
 };
 
+// A value stopped being finite. The pass has no result, and what it wrote into the cache is not
+// defined; other positions of the cache are as they were.
+class NotFiniteError : public Error {
+ public:
+  explicit NotFiniteError(const std::string& message) : Error(ExitCode::kRuntime, message) {}
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Throws Error (kRuntime) that names the layer when a value stops being finite.
+  // Of a paged cache: positions 0 .. of `sequence` lie in these blocks of the pool, in this order,
+  // from the next pass on. Replaces what the sequence had; its contents stay in the pool.
+  virtual void set_blocks(int sequence, std::span<const int32_t> blocks) = 0;
+
+  // Throws NotFiniteError, which names the layer.
   virtual void forward(const Batch& batch, const Outputs& outputs) = 0;
 
   // Greedy decode: feeds `id` to `sequence` at `position`, then each chosen id at the place after
   // it. Every chosen id is handed to `on_token`, which returns whether to go on; ends also after
   // `n_max` ids, when the context is full, and after an id of -1 (every id is banned). Afterwards
   // the sequence holds `id` and the ids handed over, the last one left out; what lies behind them
-  // in the cache is not defined. As forward() does, throws Error (kRuntime) when a value stops
-  // being finite, after the ids of the steps before were handed over; lets what on_token throws
-  // pass.
+  // in the cache is not defined. As forward() does, throws NotFiniteError, after the ids of the
+  // steps before were handed over; lets what on_token throws pass.
   virtual void decode(int sequence, int32_t id, int position, int n_max,
                       std::span<const int32_t> banned,
                       const std::function<bool(int32_t id)>& on_token);
@@ -115,8 +138,10 @@ class Backend {
   }
   virtual HostWork host_work() const { return {}; }
   virtual HeadStats head_stats() const = 0;
-  virtual int context() const = 0;   // positions per sequence
-  virtual int max_rows() const = 0;  // rows of one pass at most
+  virtual int context() const = 0;    // positions per sequence
+  virtual int sequences() const = 0;  // that can be live at the same time
+  virtual int kv_blocks() const = 0;  // of the pool; 0 where sequences do not share one
+  virtual int max_rows() const = 0;   // rows of one pass at most
   virtual const ModelFile& model() const = 0;
 };
 
@@ -128,12 +153,19 @@ std::unique_ptr<Backend> make_cpu_backend(const ModelFile& model, const EngineOp
 std::unique_ptr<Backend> make_cuda_backend(const ModelFile& model, const EngineOptions& options,
                                            const Progress& progress = {});
 
+// Bytes of a block of the paged KV cache: keys and values of kKvBlockPositions in every layer.
+uint64_t kv_block_bytes(const ModelConfig& config, KvType type);
+
 // What make_cuda_backend() would allocate on the device. Needs no GPU; all zeros in a build without
 // CUDA.
 MemoryPlan plan_cuda_memory(const ModelFile& model, const EngineOptions& options);
 
-// Why a GPU with so many free bytes cannot run the model, and the longest context that it could run
-// it with. Empty where there is no such reason.
+// Blocks of a paged KV cache for which `free_bytes` of a GPU have room beside weights and
+// workspace; 0 where there is none for even one. `options.kv_blocks` plays no part.
+int cuda_kv_blocks(const ModelFile& model, const EngineOptions& options, uint64_t free_bytes);
+
+// Why a GPU with so many free bytes cannot run the model, and the longest context, or the largest
+// pool of a paged cache, that it could run it with. Empty where there is no such reason.
 std::string cuda_memory_problem(const ModelFile& model, const EngineOptions& options,
                                 uint64_t free_bytes);
 

@@ -61,9 +61,38 @@ const char* to_string(FinishReason reason) {
   return "interrupted";
 }
 
-GenerateResult generate(Backend& backend, const GenerateRequest& request) {
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void check_request(const Backend& backend, const GenerateRequest& request) {
   check_prompt(backend, request);
   check_choice(request, backend.model().config().vocab);
+}
+
+std::optional<FinishReason> reason_to_end(const EndRules& rules, int32_t id, size_t n_tokens,
+                                          int position, bool wants_more) {
+  if (!rules.ignore_stop_ids &&
+      std::find(rules.stop_ids.begin(), rules.stop_ids.end(), id) != rules.stop_ids.end()) {
+    return FinishReason::kStop;
+  }
+  if (!wants_more) return FinishReason::kStopString;
+  if (rules.max_tokens >= 0 && n_tokens >= static_cast<size_t>(rules.max_tokens)) {
+    return FinishReason::kLength;
+  }
+  if (position + 1 >= rules.context) return FinishReason::kContext;
+  return std::nullopt;
+}
+
+Error every_id_is_banned() {
+  return {ExitCode::kUsage,
+          "every token of the vocabulary is a stop id and --ignore-eos bans them all"};
+}
+
+GenerateResult generate(Backend& backend, const GenerateRequest& request) {
+  check_request(backend, request);
   GenerateResult result;
   result.n_cached = request.n_cached;
   if (request.max_tokens == 0) return result;
@@ -128,14 +157,13 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
   result.prompt_eval_ns = now_ns() - start;
   if (on_host) next = choose(position);
 
+  const EndRules rules{request.stop_ids, request.ignore_stop_ids, request.max_tokens,
+                       backend.context()};
   int64_t last_token_at = 0;
   // Takes a chosen id and says whether to go on. `position` is the id's place: it and the tokens
   // before it fill position + 1.
   const auto accept = [&](int32_t id) {
-    if (id < 0) {
-      throw Error(ExitCode::kUsage,
-                  "every token of the vocabulary is a stop id and --ignore-eos bans them all");
-    }
+    if (id < 0) throw every_id_is_banned();
     const int64_t token_at = now_ns();
     if (result.token_ids.empty()) {
       result.ttft_ns = token_at - start;
@@ -144,25 +172,12 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request) {
     }
     last_token_at = token_at;
     result.token_ids.push_back(id);
-    const bool is_stop =
-        !request.ignore_stop_ids &&
-        std::find(request.stop_ids.begin(), request.stop_ids.end(), id) != request.stop_ids.end();
     const bool wants_more = !request.on_token || request.on_token(id);
-    if (is_stop) {
-      result.finish_reason = FinishReason::kStop;
-    } else if (!wants_more) {
-      result.finish_reason = FinishReason::kStopString;
-    } else if (request.max_tokens >= 0 &&
-               result.token_ids.size() >= static_cast<size_t>(request.max_tokens)) {
-      result.finish_reason = FinishReason::kLength;
-    } else if (position + 1 >= backend.context()) {
-      result.finish_reason = FinishReason::kContext;
-    } else if (interrupted()) {
-      result.finish_reason = FinishReason::kInterrupted;
-    } else {
-      return true;
-    }
-    return false;
+    std::optional<FinishReason> reason =
+        reason_to_end(rules, id, result.token_ids.size(), position, wants_more);
+    if (!reason && interrupted()) reason = FinishReason::kInterrupted;
+    if (reason) result.finish_reason = *reason;
+    return !reason;
   };
   if (on_host) {
     const int32_t row = 0;

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/backend.h"
 #include "engine/sampling.h"
 
@@ -56,6 +58,28 @@ struct GenerateResult {
 // Throws Error: kPromptDoesNotFit when the prompt and one token exceed the context, kUsage for an
 // empty prompt, an id outside the vocabulary, or a value of `sampling` or `top_logprobs` that is
 // out of range.
+void check_request(const Backend& backend, const GenerateRequest& request);
+
+// What check_request() throws, and kUsage where every id is a stop id and must be ignored.
 GenerateResult generate(Backend& backend, const GenerateRequest& request);
+
+// ---- What every run of a sequence shares ------------------------------------------------------
+
+int64_t now_ns();  // of the clock of all timings
+
+// What ends a run whatever is generated.
+struct EndRules {
+  std::span<const int32_t> stop_ids;
+  bool ignore_stop_ids = false;
+  int max_tokens = -1;
+  int context = 0;
+};
+// The reason to end after `id`, the n_tokens-th generated one, which is for `position` of the
+// sequence. `wants_more`: what on_token said.
+std::optional<FinishReason> reason_to_end(const EndRules& rules, int32_t id, size_t n_tokens,
+                                          int position, bool wants_more);
+
+// For a choice of -1.
+Error every_id_is_banned();
 
 }  // namespace edgellm

@@ -1,5 +1,8 @@
 #include "engine/pass.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "base/error.h"
 
 namespace edgellm {
@@ -8,22 +11,57 @@ int context_of(const ModelFile& model, const EngineOptions& options) {
   return options.context > 0 ? options.context : model.config().max_context;
 }
 
-ContiguousCache::ContiguousCache(const ModelConfig& config, const EngineOptions& options,
-                                 int context)
-    : block_size((context + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk),
-      layer_bytes(static_cast<size_t>(options.sequences) * static_cast<size_t>(block_size) *
-                  static_cast<size_t>(config.kv_dim()) *
-                  (options.kv_type == KvType::kF16 ? 2 : 4)) {}
+CacheLayout::CacheLayout(const ModelConfig& config, const EngineOptions& options, int context) {
+  const int chunks = (context + kAttentionChunk - 1) / kAttentionChunk;
+  const bool paged = options.kv_blocks > 0;
+  block_size = paged ? kKvBlockPositions : chunks * kAttentionChunk;
+  blocks = paged ? options.kv_blocks + 1 : options.sequences;
+  table_rows = options.sequences + (paged ? 1 : 0);
+  blocks_per_sequence = (context + block_size - 1) / block_size;
+  layer_bytes = static_cast<size_t>(blocks) * static_cast<size_t>(block_size) *
+                static_cast<size_t>(config.kv_dim()) * (options.kv_type == KvType::kF16 ? 2 : 4);
+}
 
-KvCache ContiguousCache::layer(int index, std::byte* memory, const int32_t* block_table,
-                               const ModelConfig& config, KvType type) const {
+KvCache CacheLayout::layer(int index, std::byte* memory, const int32_t* block_table,
+                           const ModelConfig& config, KvType type) const {
   std::byte* keys = memory + 2 * static_cast<size_t>(index) * layer_bytes;
-  return {keys,       keys + layer_bytes, block_table,     1,
+  return {keys,       keys + layer_bytes, block_table,     blocks_per_sequence,
           block_size, config.kv_heads,    config.head_dim, type};
 }
 
+BlockTable::BlockTable(const CacheLayout& layout, const EngineOptions& options)
+    : block_size_(layout.block_size),
+      pool_blocks_(options.kv_blocks),
+      sequences_(options.sequences),
+      blocks_per_sequence_(static_cast<size_t>(layout.blocks_per_sequence)),
+      entries_(static_cast<size_t>(layout.table_rows) * blocks_per_sequence_, -1) {
+  if (pool_blocks_ == 0) {
+    std::iota(entries_.begin(), entries_.end(), 0);
+  } else {
+    entries_[static_cast<size_t>(sequences_) * blocks_per_sequence_] = pool_blocks_;
+  }
+}
+
+void BlockTable::set(int sequence, std::span<const int32_t> blocks) {
+  require(pool_blocks_ > 0, "the blocks of a cache without a pool cannot be set");
+  require(sequence >= 0 && sequence < sequences_, "a sequence slot is outside the cache");
+  require(blocks.size() <= blocks_per_sequence_, "a sequence has more blocks than its context");
+  for (const int32_t block : blocks) {
+    require(block >= 0 && block < pool_blocks_, "a block is outside the pool");
+  }
+  const auto row = entries_.begin() +
+                   static_cast<ptrdiff_t>(static_cast<size_t>(sequence) * blocks_per_sequence_);
+  std::fill(std::copy(blocks.begin(), blocks.end(), row),
+            row + static_cast<ptrdiff_t>(blocks_per_sequence_), -1);
+}
+
+bool BlockTable::has_place(int sequence, int position) const {
+  return entries_[static_cast<size_t>(sequence) * blocks_per_sequence_ +
+                  static_cast<size_t>(position / block_size_)] >= 0;
+}
+
 void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& config,
-                const EngineOptions& options, int context) {
+                const EngineOptions& options, int context, const BlockTable& table) {
   const size_t rows = batch.ids.size();
   require(rows >= 1 && rows <= static_cast<size_t>(options.max_rows),
           "a pass has between one and max_rows rows");
@@ -36,6 +74,8 @@ void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& c
             "a position is outside the context");
     require(batch.sequences[i] >= 0 && batch.sequences[i] < options.sequences,
             "a sequence slot is outside the cache");
+    require(table.has_place(batch.sequences[i], batch.positions[i]),
+            "a position lies in a block that its sequence was not given");
   }
   require(outputs.rows.size() <= rows, "there are more output rows than rows");
   for (int32_t row : outputs.rows) {
@@ -46,23 +86,28 @@ void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& c
   }
   const size_t vocab = static_cast<size_t>(config.vocab);
   require(outputs.banned.size() <= vocab, "more ids are banned than there are");
-  require(outputs.argmax.empty() || outputs.argmax.size() == outputs.rows.size(),
-          "arg-max has one entry an output row");
-  require(outputs.logits.empty() || outputs.logits.size() == outputs.rows.size() * vocab,
-          "logits are [output rows, vocab]");
+  const size_t wanted = outputs.rows.size();
+  require(outputs.logits.size() % vocab == 0, "logits are [output rows, vocab]");
+  const size_t n_logits = outputs.logits.size() / vocab;
+  const size_t n_argmax = outputs.argmax.size();
+  require((n_argmax == wanted && n_logits == wanted) || n_argmax + n_logits == wanted,
+          "all output rows give arg-max and logits, or each one of them");
   require(outputs.hidden.empty() ||
               outputs.hidden.size() ==
                   static_cast<size_t>(config.layers + 1) * rows * static_cast<size_t>(config.dim),
           "hidden states are [layers + 1, rows, dim]");
 }
 
+size_t argmax_only_rows(const Outputs& outputs, const ModelConfig& config) {
+  return outputs.rows.size() - outputs.logits.size() / static_cast<size_t>(config.vocab);
+}
+
 void throw_on_fault(int32_t fault, const ModelFile& model) {
   if (fault == 0) return;
   const std::string where =
       fault > model.config().layers ? "the logits" : "layer " + std::to_string(fault - 1);
-  throw Error(ExitCode::kRuntime,
-              "a value in " + where + " is not finite (NaN or infinity): the weights of " +
-                  model.path() + " do not fit together; `edgellm verify` tells more");
+  throw NotFiniteError("a value in " + where + " is not finite (NaN or infinity): the weights of " +
+                       model.path() + " do not fit together; `edgellm verify` tells more");
 }
 
 }  // namespace edgellm

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "engine/backend.h"
 
@@ -11,22 +13,49 @@ namespace edgellm {
 // Positions a sequence can hold: the option, or the model's maximum.
 int context_of(const ModelFile& model, const EngineOptions& options);
 
-// The KV cache of a backend whose sequences are contiguous: one block each.
-struct ContiguousCache {
-  int block_size = 0;      // the context rounded up to whole attention chunks
-  size_t layer_bytes = 0;  // keys of one layer, or its values, for all sequences
+// Where the KV cache of a backend lies: a pool of blocks that sequences are given
+// (EngineOptions::kv_blocks), or one big block for each sequence.
+struct CacheLayout {
+  int block_size = 0;  // positions: kKvBlockPositions, or the context in whole attention chunks
+  // Behind a pool lies one more block, and behind the sequences' entries of its block table those
+  // of one more sequence, which holds that block: rows of it only fill a pass up.
+  int blocks = 0;
+  int table_rows = 0;
+  int blocks_per_sequence = 0;
+  size_t layer_bytes = 0;  // keys of one layer, or its values, of all blocks
 
-  ContiguousCache(const ModelConfig& config, const EngineOptions& options, int context);
+  CacheLayout(const ModelConfig& config, const EngineOptions& options, int context);
   // The view of a layer in `memory`, which holds per layer the keys and then the values.
   KvCache layer(int index, std::byte* memory, const int32_t* block_table, const ModelConfig& config,
                 KvType type) const;
 };
 
+// The host's block table (KvCache), -1 where a sequence has no block.
+class BlockTable {
+ public:
+  BlockTable(const CacheLayout& layout, const EngineOptions& options);
+
+  // Backend::set_blocks().
+  void set(int sequence, std::span<const int32_t> blocks);
+  bool has_place(int sequence, int position) const;
+  std::span<const int32_t> entries() const { return entries_; }
+
+ private:
+  int block_size_;
+  int pool_blocks_;  // 0: no pool
+  int sequences_;
+  size_t blocks_per_sequence_;
+  std::vector<int32_t> entries_;  // [table_rows, blocks_per_sequence]
+};
+
 // Throws ContractViolation where ids, places or the sizes of the outputs are wrong.
 void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& config,
-                const EngineOptions& options, int context);
+                const EngineOptions& options, int context, const BlockTable& table);
 
-// Throws Error (kRuntime) that names the layer, unless `fault` (kernels/ops.h) is 0.
+// Of the output rows those that give an arg-max and no logits: the first ones.
+size_t argmax_only_rows(const Outputs& outputs, const ModelConfig& config);
+
+// Throws NotFiniteError, which names the layer, unless `fault` (kernels/ops.h) is 0.
 void throw_on_fault(int32_t fault, const ModelFile& model);
 
 }  // namespace edgellm

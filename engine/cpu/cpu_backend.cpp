@@ -52,14 +52,13 @@ class CpuBackend final : public Backend {
         options_(options),
         context_(context_of(model, options)),
         cache_(config_, options, context_),
+        table_(cache_, options),
         kv_memory_(2 * static_cast<size_t>(config_.layers) * cache_.layer_bytes),
         rope_(model.weights().inv_freq),
         pool_(options.threads > 0 ? options.threads : cpu::usable_cores(), cpu::primitives()),
         head_copy_(view(model.weights().head), !options.full_head) {
     require(options.sequences >= 1 && options.max_rows >= 1,
             "a backend needs a row and a sequence");
-    // One block a sequence: each cache is contiguous.
-    for (int s = 0; s < options.sequences; ++s) block_table_.push_back(s);
     const size_t rows = static_cast<size_t>(options.max_rows);
     x_.resize(rows * static_cast<size_t>(config_.dim));
     q_.resize(rows * static_cast<size_t>(config_.q_dim()));
@@ -67,8 +66,12 @@ class CpuBackend final : public Backend {
     u_.resize(rows * static_cast<size_t>(config_.ffn));
   }
 
+  void set_blocks(int sequence, std::span<const int32_t> blocks) override {
+    table_.set(sequence, blocks);
+  }
+
   void forward(const Batch& batch, const Outputs& outputs) override {
-    check_pass(batch, outputs, config_, options_, context_);
+    check_pass(batch, outputs, config_, options_, context_, table_);
     const int rows = static_cast<int>(batch.ids.size());
     const Weights& weights = model_.weights();
     rope_.grow(*std::max_element(batch.positions.begin(), batch.positions.end()) + 1);
@@ -82,7 +85,7 @@ class CpuBackend final : public Backend {
     for (int l = 0; l < config_.layers; ++l) {
       const LayerWeights& w = weights.layers[static_cast<size_t>(l)];
       const KvCache kv =
-          cache_.layer(l, kv_memory_.data(), block_table_.data(), config_, options_.kv_type);
+          cache_.layer(l, kv_memory_.data(), table_.entries().data(), config_, options_.kv_type);
       cpu::qkv({x_.data(), w.attn_norm.data(), eps, view(w.q), view(w.k), view(w.v), rope_.cosine(),
                 rope_.sine(), places, q_.data(), kv, rows, config_.dim, config_.heads, l, &fault},
                pool_);
@@ -127,6 +130,8 @@ class CpuBackend final : public Backend {
 
   HeadStats head_stats() const override { return head_stats_; }
   int context() const override { return context_; }
+  int sequences() const override { return options_.sequences; }
+  int kv_blocks() const override { return options_.kv_blocks; }
   int max_rows() const override { return options_.max_rows; }
   const ModelFile& model() const override { return model_; }
 
@@ -166,35 +171,51 @@ class CpuBackend final : public Backend {
           outputs.hidden.data() + static_cast<size_t>(config_.layers) * all.size() * dim;
       cpu::head(norm_only, pool_);
     }
-    if (outputs.rows.empty()) return;
-    normed_.resize(outputs.rows.size() * dim);
-    head.row_list = outputs.rows.data();
-    head.rows = static_cast<int>(outputs.rows.size());
-    head.normed = normed_.data();
-    head.logits = outputs.logits.data();
-    if (outputs.logits.empty()) {
-      logits_.resize(outputs.rows.size() * static_cast<size_t>(config_.vocab));
-      head.logits = logits_.data();
+    const size_t vocab = static_cast<size_t>(config_.vocab);
+    const size_t argmax_only = argmax_only_rows(outputs, config_);
+    const bool both = argmax_only < outputs.argmax.size();
+    for (size_t begin = 0; begin < outputs.rows.size();) {
+      const bool greedy = begin < argmax_only;
+      const size_t end = std::min(begin + kHeadRows, greedy ? argmax_only : outputs.rows.size());
+      const size_t rows = end - begin;
+      normed_.resize(rows * dim);
+      head.row_list = outputs.rows.data() + begin;
+      head.rows = static_cast<int>(rows);
+      head.normed = normed_.data();
+      head.argmax = greedy || both ? outputs.argmax.data() + begin : nullptr;
+      if (greedy) {
+        logits_.resize(rows * vocab);
+        head.logits = logits_.data();
+        run_greedy_head(head);
+      } else {
+        head.logits = outputs.logits.data() + (begin - argmax_only) * vocab;
+        cpu::head(head, pool_);
+      }
+      begin = end;
     }
-    head.argmax = outputs.argmax.empty() ? nullptr : outputs.argmax.data();
-    const bool is_greedy = !outputs.argmax.empty() && outputs.logits.empty();
-    const CompressedHead* copy = is_greedy ? head_copy_.next_step(pool_) : nullptr;
+  }
+
+  void run_greedy_head(const HeadArgs& head) {
+    const CompressedHead* copy = head_copy_.next_step(head.rows, pool_);
     if (copy == nullptr) {
       cpu::head(head, pool_);
       return;
     }
-    rescored_.resize(outputs.rows.size());
+    rescored_.resize(static_cast<size_t>(head.rows));
     cpu::greedy_head({head, *copy, rescored_.data()}, pool_);
     head_stats_.add(rescored_);
   }
+
+  // Output rows that the head takes at a time: their logits, or bounds of them, are kept meanwhile.
+  static constexpr size_t kHeadRows = 32;
 
   const ModelFile& model_;
   const ModelConfig& config_;
   const EngineOptions options_;
   const int context_;
-  const ContiguousCache cache_;
+  const CacheLayout cache_;
+  BlockTable table_;
   LazyMemory kv_memory_;  // per layer: keys, then values
-  std::vector<int32_t> block_table_;
   RopeTable rope_;
   cpu::Pool pool_;
   HeadCopy head_copy_;

@@ -14,10 +14,11 @@ constexpr std::align_val_t kCacheLine{64};
 
 void HeadCopy::Free::operator()(std::byte* p) const { ::operator delete(p, kCacheLine); }
 
-const CompressedHead* HeadCopy::next_step(cpu::Pool& pool) {
+const CompressedHead* HeadCopy::next_step(int rows, cpu::Pool& pool) {
   if (!wanted_) return nullptr;
   if (built()) return &copy_;
-  if (++steps_ <= kStepsBefore) return nullptr;
+  rows_ += rows;
+  if (rows_ <= kRowsBefore) return nullptr;
   const size_t bytes = codes_bytes() + bounds_bytes();
   memory_.reset(static_cast<std::byte*>(::operator new(bytes, kCacheLine, std::nothrow)));
   if (memory_ == nullptr) {

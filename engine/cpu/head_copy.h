@@ -11,18 +11,18 @@ namespace edgellm {
 
 class HeadCopy {
  public:
-  // Greedy steps that the full head serves before the copy is built. Building, most of it the
-  // system's clearing of fresh memory, takes what the copy saves in about 20 steps
+  // Rows of greedy steps that the full head serves before the copy is built. Building, most of it
+  // the system's clearing of fresh memory, takes what the copy saves in about 20 steps
   // (docs/performance.md): a run of a few tokens then spends nothing, and none spends much more
   // than it would have had to, however long it turns out to be.
-  static constexpr int kStepsBefore = 16;
+  static constexpr int kRowsBefore = 16;
 
   // `w` must outlive the copy. Not `wanted`, or a head too wide for one: never built.
   HeadCopy(const DenseMatrix& w, bool wanted)
       : w_(w), wanted_(wanted && w.cols <= kMaxCompressedCols) {}
 
-  // Called for every greedy step; null where the step is the full head's.
-  const CompressedHead* next_step(cpu::Pool& pool);
+  // Called for every greedy step, of so many rows; null where the step is the full head's.
+  const CompressedHead* next_step(int rows, cpu::Pool& pool);
 
   size_t bytes() const { return built() ? codes_bytes() + bounds_bytes() : 0; }
 
@@ -39,7 +39,7 @@ class HeadCopy {
 
   DenseMatrix w_;
   bool wanted_;
-  int steps_ = 0;
+  int rows_ = 0;  // so far, until the copy is built
   std::unique_ptr<std::byte, Free> memory_;
   CompressedHead copy_;
 };

@@ -66,7 +66,12 @@ class CountingBackend : public Backend {
   std::string device_name() const override { return inner_.device_name(); }
   MemoryPlan memory() const override { return inner_.memory(); }
   HeadStats head_stats() const override { return inner_.head_stats(); }
+  void set_blocks(int sequence, std::span<const int32_t> blocks) override {
+    inner_.set_blocks(sequence, blocks);
+  }
   int context() const override { return inner_.context(); }
+  int sequences() const override { return inner_.sequences(); }
+  int kv_blocks() const override { return inner_.kv_blocks(); }
   int max_rows() const override { return inner_.max_rows(); }
   const ModelFile& model() const override { return inner_.model(); }
 

@@ -1,0 +1,584 @@
+// Continuous batching: every request gets what generate() gives it alone.
+#include "engine/scheduler.h"
+
+#include <malloc.h>
+
+#include <catch2/catch.hpp>
+#include <stdexcept>
+
+#include "engine/generate.h"
+#include "kernels/cuda/gpu_list.h"
+#include "tests/support/decode_ids.h"
+#include "tests/support/hashed_models.h"
+#include "tests/support/skip.h"
+
+namespace edgellm {
+namespace {
+
+using namespace edgellm::test;
+
+constexpr int kContext = 200;
+constexpr int kChunk = kKvBlockPositions;
+
+// A small random model and what generate() makes of requests, on the CPU.
+struct Fixture {
+  TempDir temp;
+  ModelFile model;
+  std::unique_ptr<Backend> alone;
+
+  explicit Fixture(const nlohmann::json& changes = nlohmann::json::object())
+      : model(ModelFile::open(changed_model(temp, changes))) {
+    EngineOptions options;
+    options.context = kContext;
+    options.threads = 2;
+    alone = make_cpu_backend(model, options);
+  }
+
+  EngineOptions options(int sequences, int kv_blocks, int max_rows = 0) const {
+    EngineOptions options;
+    options.context = kContext;
+    options.threads = 2;
+    options.sequences = sequences;
+    options.kv_blocks = kv_blocks;
+    options.max_rows = max_rows > 0 ? max_rows : std::max(sequences, 100);
+    return options;
+  }
+  std::unique_ptr<Backend> backend(int sequences, int kv_blocks, int max_rows = 0) const {
+    return make_cpu_backend(model, options(sequences, kv_blocks, max_rows));
+  }
+
+  // What the request should get; its on_token is asked as a new one would be.
+  SequenceResult expected(const SequenceRequest& request) {
+    GenerateRequest one;
+    one.prompt_ids = request.prompt_ids;
+    one.max_tokens = request.max_tokens;
+    one.stop_ids = request.stop_ids;
+    one.ignore_stop_ids = request.ignore_stop_ids;
+    one.sampling = request.sampling;
+    one.on_token = request.on_token;
+    SequenceResult result;
+    try {
+      GenerateResult run = generate(*alone, one);
+      result.token_ids = std::move(run.token_ids);
+      result.finish_reason = run.finish_reason;
+    } catch (const Error& error) {
+      result.failure = {error.code(), error.what()};
+    }
+    return result;
+  }
+};
+
+SamplingOptions lively(uint64_t seed) {
+  SamplingOptions options;
+  options.temperature = 1.5;
+  options.top_k = 200;
+  options.top_p = 0.95;
+  options.repeat_penalty = 1.2;
+  options.seed = seed;
+  return options;
+}
+
+// Ends a run at the n-th id.
+std::function<bool(int32_t)> stops_after(int n) {
+  return [n, seen = 0](int32_t) mutable { return ++seen < n; };
+}
+
+// Requests of every kind: lengths around chunks and blocks, greedy and sampled, ends of all sorts.
+std::vector<SequenceRequest> mixed_requests(Fixture& f, int count, uint64_t seed) {
+  Random random(seed);
+  const int vocab = f.model.config().vocab;
+  const int lengths[] = {1, 31, 33, 63, 64, 65, 127, 128, 129, 5, 198, 199};
+  const std::vector<int32_t> system = prompt_of(2 * kChunk, vocab);
+  std::vector<SequenceRequest> requests;
+  for (int i = 0; i < count; ++i) {
+    SequenceRequest request;
+    const int n = lengths[random.below(12)];
+    for (int p = 0; p < n; ++p) request.prompt_ids.push_back(random.below(vocab));
+    // Some begin alike.
+    if (random.below(3) == 0) {
+      std::copy_n(system.begin(), std::min(n, 2 * kChunk), request.prompt_ids.begin());
+    }
+    const int limits[] = {1, 2, 7, 30, 1000, -1};
+    request.max_tokens = limits[random.below(6)];
+    if (random.below(2) == 0) request.sampling = lively(random.bits());
+    if (random.below(5) == 0) request.sampling.repeat_penalty = 1.3;
+    // One id in ten or so: most runs meet one sooner or later.
+    if (random.below(3) == 0) {
+      for (int s = 0; s < vocab / 40; ++s) request.stop_ids.push_back(random.below(vocab));
+      request.ignore_stop_ids = random.below(2) == 0;
+    }
+    if (random.below(6) == 0) request.on_token = stops_after(1 + random.below(20));
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+// Submits copies of the requests and steps until all have ended.
+std::vector<SequenceResult> run_all(Scheduler& scheduler,
+                                    const std::vector<SequenceRequest>& requests) {
+  std::vector<SequenceResult> results(requests.size());
+  std::vector<int> ends(requests.size());
+  std::vector<std::vector<int32_t>> told(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SequenceRequest request = requests[i];
+    request.on_token = [&told, i, on_token = request.on_token](int32_t id) {
+      told[i].push_back(id);
+      return !on_token || on_token(id);
+    };
+    request.on_end = [&results, &ends, i](SequenceResult&& result) {
+      results[i] = std::move(result);
+      ++ends[i];
+    };
+    scheduler.submit(std::move(request));
+  }
+  while (scheduler.step()) {
+  }
+  for (size_t i = 0; i < requests.size(); ++i) {
+    INFO("request " << i);
+    CHECK(ends[i] == 1);
+    CHECK(told[i] == results[i].token_ids);
+    if (!results[i].token_ids.empty()) {
+      CHECK(results[i].inter_token_ns.size() == results[i].token_ids.size() - 1);
+    }
+    CHECK(results[i].total_ns >= results[i].ttft_ns);
+  }
+  CHECK(scheduler.blocks().used() == 0);
+  CHECK(scheduler.active() == 0);
+  CHECK(scheduler.waiting() == 0);
+  return results;
+}
+
+void check_same(const SequenceResult& result, const SequenceResult& expected) {
+  CHECK(result.token_ids == expected.token_ids);
+  REQUIRE(result.failure.has_value() == expected.failure.has_value());
+  if (expected.failure) {
+    CHECK(result.failure->code == expected.failure->code);
+    CHECK(result.failure->message == expected.failure->message);
+  } else {
+    CHECK(result.finish_reason == expected.finish_reason);
+  }
+}
+
+void check_equal(const std::vector<SequenceResult>& results,
+                 const std::vector<SequenceResult>& expected) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    INFO("request " << i);
+    check_same(results[i], expected[i]);
+  }
+}
+
+std::vector<SequenceResult> expected_of(Fixture& f, const std::vector<SequenceRequest>& requests) {
+  std::vector<SequenceResult> expected;
+  for (const SequenceRequest& request : requests) expected.push_back(f.expected(request));
+  return expected;
+}
+
+TEST_CASE("requests get the ids of generate(), beside any others and with any memory") {
+  Fixture f;
+  const std::vector<SequenceRequest> requests = mixed_requests(f, 60, 5);
+  const std::vector<SequenceResult> expected = expected_of(f, requests);
+  // A request needs 4 blocks at most.
+  struct Case {
+    int sequences, kv_blocks, max_rows, prefill_rows;
+    bool share;
+  };
+  const Case cases[] = {{1, 4, 256, 0, true},   {7, 28, 100, 0, true},   {64, 256, 128, 0, true},
+                        {64, 256, 64, 1, true}, {64, 5, 70, 9, true},    {7, 11, 7, 0, true},
+                        {3, 4, 33, 0, false},   {64, 100, 300, 0, false}};
+  for (const Case& c : cases) {
+    INFO(c.sequences << " sequences, " << c.kv_blocks << " blocks, " << c.max_rows << " rows, "
+                     << c.prefill_rows << " of prompts, " << c.share);
+    const auto backend = f.backend(c.sequences, c.kv_blocks, c.max_rows);
+    Scheduler scheduler(*backend, {c.prefill_rows, c.share});
+    check_equal(run_all(scheduler, requests), expected);
+    const SchedulerCounters& counters = scheduler.counters();
+    CHECK(counters.requests == 60);
+    CHECK(counters.failures == 0);
+    int64_t ids = 0;
+    int64_t prompts = 0;
+    int64_t fed = 0;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ids += static_cast<int64_t>(expected[i].token_ids.size());
+      prompts += static_cast<int64_t>(requests[i].prompt_ids.size());
+      fed += static_cast<int64_t>(expected[i].token_ids.size()) - 1;
+    }
+    CHECK(counters.output_ids == ids);
+    CHECK(counters.prompt_ids + counters.shared_prompt_ids == prompts);
+    CHECK(counters.decode_rows == fed);
+    if (!c.share) CHECK(counters.shared_prompt_ids == 0);
+  }
+}
+
+TEST_CASE("a beginning that many prompts share is computed once, arriving together or later") {
+  Fixture f;
+  const int vocab = f.model.config().vocab;
+  const std::vector<int32_t> system = prompt_of(100, vocab);
+  std::vector<SequenceRequest> requests(12);
+  int64_t own = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].prompt_ids = system;
+    for (size_t p = 0; p < 5 + i; ++p) {
+      requests[i].prompt_ids.push_back(static_cast<int32_t>(100 * i + p) % vocab);
+    }
+    requests[i].max_tokens = 9;
+    own += static_cast<int64_t>(requests[i].prompt_ids.size()) - kChunk;
+  }
+  const std::vector<SequenceResult> expected = expected_of(f, requests);
+  for (const int max_rows : {30, 256}) {
+    INFO(max_rows);
+    const auto backend = f.backend(12, 40, max_rows);
+    Scheduler scheduler(*backend, {});
+    std::vector<SequenceResult> results = run_all(scheduler, requests);
+    check_equal(results, expected);
+    CHECK(scheduler.counters().prompt_ids == kChunk + own);
+    CHECK(scheduler.counters().shared_prompt_ids == 11 * kChunk);
+    CHECK(results[0].n_shared_prompt_ids == 0);
+    for (size_t i = 1; i < 12; ++i) CHECK(results[i].n_shared_prompt_ids == kChunk);
+
+    // Kept when all have gone.
+    CHECK(scheduler.blocks().kept() == 1);
+    results = run_all(scheduler, requests);
+    check_equal(results, expected);
+    CHECK(scheduler.counters().prompt_ids == kChunk + 2 * own);
+    CHECK(results[0].n_shared_prompt_ids == kChunk);
+  }
+  // Without sharing.
+  const auto backend = f.backend(12, 40);
+  Scheduler scheduler(*backend, {0, false});
+  check_equal(run_all(scheduler, requests), expected);
+  CHECK(scheduler.counters().prompt_ids == 12 * kChunk + own);
+}
+
+TEST_CASE("at least one id of a prompt is computed, though all of it is in the cache") {
+  Fixture f;
+  for (const int n : {kChunk, 2 * kChunk, 2 * kChunk + 1}) {
+    SequenceRequest request;
+    request.prompt_ids = prompt_of(n, f.model.config().vocab);
+    request.max_tokens = 5;
+    const auto backend = f.backend(4, 16);
+    Scheduler scheduler(*backend, {});
+    const SequenceResult expected = f.expected(request);
+    run_all(scheduler, {request});
+    const auto results = run_all(scheduler, {request, request, request});
+    for (const SequenceResult& result : results) {
+      check_same(result, expected);
+      CHECK(result.n_shared_prompt_ids == (n - 1) / kChunk * kChunk);
+    }
+  }
+}
+
+TEST_CASE("what cannot run fails alone, and says by how much") {
+  Fixture f;
+  const int vocab = f.model.config().vocab;
+  std::vector<SequenceRequest> requests(9);
+  for (SequenceRequest& request : requests) {
+    request.prompt_ids = prompt_of(40, vocab);
+    request.max_tokens = 20;
+  }
+  requests[1].prompt_ids = prompt_of(kContext, vocab);  // the context is full
+  requests[2].prompt_ids = {};
+  requests[3].prompt_ids = {1, vocab};
+  requests[4].sampling.top_p = 2;
+  requests[5].max_tokens = 0;
+  for (int32_t id = 0; id < vocab; ++id) requests[6].stop_ids.push_back(id);
+  requests[6].ignore_stop_ids = true;
+  requests[7] = requests[6];
+  requests[7].sampling.temperature = 1;
+  std::vector<SequenceResult> expected = expected_of(f, requests);
+  for (const size_t i : {1, 2, 3, 4, 6, 7}) CHECK(expected[i].failure.has_value());
+  const auto backend = f.backend(4, 16);
+  Scheduler scheduler(*backend, {});
+  check_equal(run_all(scheduler, requests), expected);
+  CHECK(scheduler.counters().failures == 6);
+  CHECK(scheduler.counters().requests == 9);
+
+  // More than the pool, but not more than the context.
+  const auto small = f.backend(4, 2);
+  Scheduler scarce(*small, {});
+  requests[1].prompt_ids = prompt_of(120, vocab);
+  requests[1].max_tokens = 10;
+  requests[2].prompt_ids = prompt_of(120, vocab);
+  requests[2].max_tokens = 9;  // the last one is not fed: 128 positions
+  const auto results = run_all(scarce, {requests[0], requests[1], requests[2]});
+  check_same(results[0], expected[0]);
+  REQUIRE(results[1].failure);
+  CHECK(results[1].failure->code == ExitCode::kPromptDoesNotFit);
+  CHECK(results[1].failure->message.find("the prompt has 120 tokens and with its answer can need "
+                                         "129 positions, but the KV cache of all sequences holds "
+                                         "128") == 0);
+  check_same(results[2], f.expected(requests[2]));
+}
+
+// A damaged embedding row, met by three of many prompts.
+void check_fails_alone(
+    const std::function<std::unique_ptr<Backend>(const ModelFile&, const EngineOptions&)>& make) {
+  Fixture f(nlohmann::json{{"tie_word_embeddings", false}});
+  const int vocab = f.model.config().vocab;
+  const auto finite = mixed_requests(f, 20, 8);
+  // An id that a few prompts hold, but none of the others meet.
+  std::vector<bool> met(static_cast<size_t>(vocab));
+  std::vector<SequenceResult> expected = expected_of(f, finite);
+  for (size_t i = 0; i < finite.size(); ++i) {
+    for (const int32_t id : finite[i].prompt_ids) met[static_cast<size_t>(id)] = true;
+    for (const int32_t id : expected[i].token_ids) met[static_cast<size_t>(id)] = true;
+  }
+  const auto unmet = std::find(met.begin(), met.end(), false);
+  REQUIRE(unmet != met.end());
+  const auto bad = static_cast<int32_t>(unmet - met.begin());
+  damage(f.model.path(), "embedding",
+         static_cast<uint64_t>(bad) * 2 * static_cast<uint64_t>(f.model.config().dim),
+         std::string("\x80\x7f", 2));
+  const ModelFile damaged = ModelFile::open(f.model.path());
+
+  std::vector<SequenceRequest> requests = finite;
+  for (const size_t at : {3, 4, 17}) {
+    SequenceRequest request;
+    request.prompt_ids = prompt_of(70, vocab);
+    std::replace(request.prompt_ids.begin(), request.prompt_ids.end(), bad, (bad + 1) % vocab);
+    request.prompt_ids[at == 17 ? 69 : 10] = bad;
+    requests.insert(requests.begin() + static_cast<ptrdiff_t>(at), request);
+    expected.insert(expected.begin() + static_cast<ptrdiff_t>(at), SequenceResult{});
+  }
+  for (const int sequences : {1, 7, 23}) {
+    INFO(sequences);
+    const auto backend = make(damaged, f.options(sequences, 92));
+    Scheduler scheduler(*backend, {});
+    const auto results = run_all(scheduler, requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      INFO("request " << i);
+      if (i == 3 || i == 4 || i == 17) {
+        REQUIRE(results[i].failure);
+        CHECK(results[i].failure->code == ExitCode::kRuntime);
+        CHECK(results[i].failure->message.find("a value in layer 0 is not finite") == 0);
+      } else {
+        check_same(results[i], expected[i]);
+      }
+    }
+    CHECK(scheduler.counters().failures == 3);
+  }
+}
+
+TEST_CASE("a sequence that meets a value that is not finite fails alone") {
+  check_fails_alone(make_cpu_backend);
+}
+
+TEST_CASE("requests are admitted in their order, and callbacks may submit more") {
+  Fixture f;
+  const int vocab = f.model.config().vocab;
+  const auto backend = f.backend(4, 4);
+  Scheduler scheduler(*backend, {});
+  std::vector<int> order;
+  std::vector<int> began;
+  const auto request = [&](int name, int prompt, int tokens) {
+    SequenceRequest r;
+    r.prompt_ids = prompt_of(prompt, vocab);
+    r.max_tokens = tokens;
+    r.on_token = [&, name](int32_t) {
+      if (std::find(began.begin(), began.end(), name) == began.end()) began.push_back(name);
+      return true;
+    };
+    r.on_end = [&, name](SequenceResult&&) { order.push_back(name); };
+    return r;
+  };
+  // The second needs the whole pool: the third, for which there is room, does not overtake it.
+  scheduler.submit(request(0, 10, 30));
+  scheduler.submit(request(1, 100, 94));
+  SequenceRequest last = request(2, 10, 2);
+  last.on_end = [&](SequenceResult&&) {
+    order.push_back(2);
+    scheduler.submit(request(3, 10, 2));
+  };
+  scheduler.submit(std::move(last));
+  CHECK(scheduler.waiting() == 3);
+  CHECK(scheduler.step());
+  CHECK(scheduler.active() == 1);
+  CHECK(scheduler.waiting() == 2);
+  CHECK(scheduler.blocks().used() == 1);
+  while (scheduler.step()) {
+  }
+  CHECK(began == std::vector<int>{0, 1, 2, 3});
+  CHECK(order == std::vector<int>{0, 1, 2, 3});
+}
+
+TEST_CASE("an interruption ends everything with the ids so far, and work can go on afterwards") {
+  Fixture f;
+  const std::vector<SequenceRequest> requests = mixed_requests(f, 20, 12);
+  const auto expected = expected_of(f, requests);
+  const auto backend = f.backend(5, 20);
+  Scheduler scheduler(*backend, {});
+  std::vector<SequenceResult> results(requests.size());
+  size_t ended = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SequenceRequest request = requests[i];
+    request.on_end = [&, i](SequenceResult&& result) {
+      results[i] = std::move(result);
+      ++ended;
+    };
+    scheduler.submit(std::move(request));
+  }
+  for (int i = 0; i < 25; ++i) REQUIRE(scheduler.step());
+  const size_t before = ended;
+  CHECK(before > 0);
+  scheduler.interrupt();
+  CHECK(ended == requests.size());
+  CHECK_FALSE(scheduler.step());
+  CHECK(scheduler.blocks().used() == 0);
+  size_t interrupted = 0;
+  size_t with_ids = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    INFO("request " << i);
+    if (results[i].finish_reason != FinishReason::kInterrupted) {
+      check_same(results[i], expected[i]);
+      continue;
+    }
+    ++interrupted;
+    if (!results[i].token_ids.empty()) ++with_ids;
+    REQUIRE(results[i].token_ids.size() <= expected[i].token_ids.size());
+    CHECK(results[i].token_ids == first(expected[i].token_ids, results[i].token_ids.size()));
+  }
+  CHECK(interrupted == requests.size() - before);
+  CHECK(with_ids > 0);
+  check_equal(run_all(scheduler, requests), expected);
+}
+
+TEST_CASE("while prompts are computed, sequences that decode get an id from every pass") {
+  Fixture f;
+  const int vocab = f.model.config().vocab;
+  const auto backend = f.backend(8, 40, 64);
+  Scheduler scheduler(*backend, {16, true});
+  SequenceRequest talker;
+  talker.prompt_ids = {1, 2, 3};
+  talker.max_tokens = 60;
+  scheduler.submit(talker);
+  scheduler.step();
+  for (int i = 0; i < 5; ++i) {
+    SequenceRequest reader;
+    reader.prompt_ids = prompt_of(150 + i, vocab);
+    reader.max_tokens = 1;
+    scheduler.submit(reader);
+  }
+  int64_t prompts = scheduler.counters().prompt_ids;
+  int64_t ids = scheduler.counters().output_ids;
+  for (int i = 0; i < 40; ++i) {
+    REQUIRE(scheduler.step());
+    const SchedulerCounters& now = scheduler.counters();
+    REQUIRE(now.decode_rows == i + 1);
+    REQUIRE(now.output_ids > ids);
+    REQUIRE(now.prompt_ids - prompts == 16);  // 760 ids in all
+    ids = now.output_ids;
+    prompts = now.prompt_ids;
+  }
+}
+
+TEST_CASE("a scheduler refuses a backend that is not made for it") {
+  Fixture f;
+  CHECK_THROWS_AS(Scheduler(*f.alone, {}), ContractViolation);
+  EngineOptions options = f.options(8, 10);
+  options.max_rows = 7;
+  const auto narrow = make_cpu_backend(f.model, options);
+  CHECK_THROWS_AS(Scheduler(*narrow, {}), ContractViolation);
+}
+
+TEST_CASE("a paged backend refuses what its sequences do not hold") {
+  Fixture f;
+  const auto backend = f.backend(2, 3);
+  const std::vector<int32_t> ids = prompt_of(10, f.model.config().vocab);
+  CHECK_THROWS_AS(run_ids(*backend, ids), ContractViolation);
+  const std::vector<int32_t> blocks = {2, 0};
+  backend->set_blocks(0, blocks);
+  run_ids(*backend, ids, 0, false, 0);
+  run_ids(*backend, ids, 0, false, 118);
+  CHECK_THROWS_AS(run_ids(*backend, ids, 0, false, 119), ContractViolation);
+  backend->set_blocks(0, {});
+  CHECK_THROWS_AS(run_ids(*backend, ids), ContractViolation);
+  for (const std::vector<int32_t>& bad : {std::vector<int32_t>{3}, {-1}, {0, 1, 2, 0, 1}}) {
+    CHECK_THROWS_AS(backend->set_blocks(0, bad), ContractViolation);
+  }
+  CHECK_THROWS_AS(backend->set_blocks(2, blocks), ContractViolation);
+  CHECK_THROWS_AS(backend->set_blocks(-1, blocks), ContractViolation);
+  CHECK_THROWS_AS(f.alone->set_blocks(0, blocks), ContractViolation);
+}
+
+TEST_CASE("memory does not grow with the number of requests") {
+  Fixture f(nlohmann::json{{"num_hidden_layers", 1}, {"vocab_size", 90}});
+  EngineOptions options = f.options(32, 40);
+  options.threads = 1;
+  const auto backend = make_cpu_backend(f.model, options);
+  Scheduler scheduler(*backend, {});
+  Random random(3);
+  size_t in_use = 0;
+  for (int i = 0; i < 10000; ++i) {
+    SequenceRequest request;
+    const int n = 1 + random.below(90);
+    for (int p = 0; p < n; ++p) request.prompt_ids.push_back(random.below(90));
+    request.max_tokens = 1 + random.below(3);
+    if (i % 5 == 0) request.sampling = lively(7);
+    scheduler.submit(std::move(request));
+    while (scheduler.waiting() > 0) scheduler.step();
+    // By then every buffer has grown to what it needs and the index is full.
+    if (i == 2000) in_use = mallinfo2().uordblks;
+  }
+  const size_t at_end = mallinfo2().uordblks;
+  INFO(in_use << " bytes, then " << at_end);
+  CHECK(at_end < in_use + 200'000);
+  scheduler.interrupt();
+  CHECK(scheduler.blocks().used() == 0);
+}
+
+bool no_gpu() {
+  const GpuList list = list_gpus();
+  if (!list.problem.empty()) skip(list.problem);
+  return !list.problem.empty();
+}
+
+TEST_CASE("a GPU's scheduler gives every request the ids of the CPU", "[gpu]") {
+  if (no_gpu()) return;
+  Fixture f;
+  std::vector<SequenceRequest> requests = mixed_requests(f, 60, 5);
+  // Without samples: steps of many rows that are replayed as a graph.
+  const bool greedy = GENERATE(false, true);
+  for (SequenceRequest& request : requests) {
+    if (greedy) request.sampling = {};
+    if (greedy) request.ignore_stop_ids = false;
+  }
+  const std::vector<SequenceResult> expected = expected_of(f, requests);
+  for (const int sequences : {1, 7, 8, 9, 33, 64}) {
+    for (const auto& [use_graph, full_head] :
+         {std::pair{true, false}, {true, true}, {false, false}}) {
+      INFO(sequences << " sequences, graph " << use_graph << ", full head " << full_head);
+      // 60 rows at most: no room to fill a pass of 57 or more up to 64.
+      EngineOptions options = f.options(sequences, 4 * sequences, sequences == 64 ? 0 : 60);
+      options.use_graph = use_graph;
+      options.full_head = full_head;
+      const auto backend = make_cuda_backend(f.model, options, {});
+      Scheduler scheduler(*backend, {});
+      check_equal(run_all(scheduler, requests), expected);
+      if (greedy) CHECK(scheduler.counters().decodes > 0);
+    }
+  }
+}
+
+TEST_CASE("more sequences on a GPU than one launch of the head takes", "[gpu]") {
+  if (no_gpu()) return;
+  Fixture f;
+  std::vector<SequenceRequest> requests = mixed_requests(f, 150, 6);
+  for (SequenceRequest& request : requests) {
+    request.sampling = {};
+    request.max_tokens = 40;
+    request.prompt_ids.resize(std::min<size_t>(request.prompt_ids.size(), 60));
+  }
+  const std::vector<SequenceResult> expected = expected_of(f, requests);
+  const auto backend = make_cuda_backend(f.model, f.options(150, 400, 200), {});
+  Scheduler scheduler(*backend, {});
+  check_equal(run_all(scheduler, requests), expected);
+}
+
+TEST_CASE("a sequence that meets a value that is not finite fails alone on a GPU", "[gpu]") {
+  if (no_gpu()) return;
+  check_fails_alone([](const ModelFile& model, const EngineOptions& options) {
+    return make_cuda_backend(model, options);
+  });
+}
+
+}  // namespace
+}  // namespace edgellm
