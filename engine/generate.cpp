@@ -61,12 +61,6 @@ const char* to_string(FinishReason reason) {
   return "interrupted";
 }
 
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 void check_request(const Backend& backend, const GenerateRequest& request) {
   check_prompt(backend, request);
   check_choice(request, backend.model().config().vocab);

@@ -65,8 +65,6 @@ GenerateResult generate(Backend& backend, const GenerateRequest& request);
 
 // ---- What every run of a sequence shares ------------------------------------------------------
 
-int64_t now_ns();  // of the clock of all timings
-
 // What ends a run whatever is generated.
 struct EndRules {
   std::span<const int32_t> stop_ids;
