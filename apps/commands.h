@@ -15,6 +15,7 @@ struct Command {
 
 Command add_run(CLI::App& root);
 Command add_chat(CLI::App& root);
+Command add_batch(CLI::App& root);
 Command add_convert(CLI::App& root);
 Command add_info(CLI::App& root);
 Command add_verify(CLI::App& root);

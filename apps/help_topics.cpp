@@ -1,7 +1,5 @@
 #include "apps/help_topics.h"
 
-#include "base/error.h"
-
 namespace edgellm {
 
 const std::vector<EnvironmentVariable>& environment_variables() {
@@ -43,12 +41,39 @@ const std::vector<ExitStatus>& exit_statuses() {
       {code(ExitCode::kUnsupported), "Recognised, but not supported."},
       {code(ExitCode::kDevice), "No device memory, or no usable GPU where one was demanded."},
       {code(ExitCode::kPromptDoesNotFit), "The prompt does not fit the context."},
-      {code(ExitCode::kVerification), "verify: the file is readable, but a check failed."},
+      {code(ExitCode::kBatchFailed), "batch: some requests failed; the output says which and why."},
+      {code(ExitCode::kVerification),
+       "verify: the file is readable, but a check failed. batch --merge: answers are missing."},
       {code(ExitCode::kPeerUnavailable),
        "compare: the server or its model is not there, or an answer of it was not whole."},
       {"129, 130, 143", "Ended by SIGHUP, SIGINT, SIGTERM."},
   };
   return statuses;
+}
+
+const char* exit_code_name(ExitCode code) {
+  switch (code) {
+    case ExitCode::kSuccess:
+    case ExitCode::kRuntime:
+      break;
+    case ExitCode::kUsage:
+      return "usage";
+    case ExitCode::kModelFile:
+      return "model_file";
+    case ExitCode::kUnsupported:
+      return "unsupported";
+    case ExitCode::kDevice:
+      return "device";
+    case ExitCode::kPromptDoesNotFit:
+      return "prompt_does_not_fit";
+    case ExitCode::kBatchFailed:
+      return "batch_failed";
+    case ExitCode::kVerification:
+      return "verification";
+    case ExitCode::kPeerUnavailable:
+      return "peer_unavailable";
+  }
+  return "runtime";
 }
 
 }  // namespace edgellm

@@ -1,6 +1,6 @@
 // The program: reads the command line, runs one subcommand, and turns whatever went wrong into one
 // line and an exit code. No other file catches anything, but for chat, which goes on after an error
-// that a person at a terminal can mend.
+// that a person at a terminal can mend, and batch, which goes on after one of a single request.
 #include <algorithm>
 #include <cstdio>
 #include <new>
@@ -10,6 +10,7 @@
 
 #include "apps/commands.h"
 #include "apps/help.h"
+#include "apps/help_topics.h"
 #include "apps/signals.h"
 #include "apps/terminal.h"
 #include "apps/usage_error.h"
@@ -18,31 +19,6 @@
 
 namespace edgellm {
 namespace {
-
-const char* json_name(ExitCode code) {
-  switch (code) {
-    case ExitCode::kSuccess:
-    case ExitCode::kRuntime:
-      break;
-    case ExitCode::kUsage:
-      return "usage";
-    case ExitCode::kModelFile:
-      return "model_file";
-    case ExitCode::kUnsupported:
-      return "unsupported";
-    case ExitCode::kDevice:
-      return "device";
-    case ExitCode::kPromptDoesNotFit:
-      return "prompt_does_not_fit";
-    case ExitCode::kBatchFailed:
-      return "batch_failed";
-    case ExitCode::kVerification:
-      return "verification";
-    case ExitCode::kPeerUnavailable:
-      return "peer_unavailable";
-  }
-  return "runtime";
-}
 
 class Program {
  public:
@@ -55,9 +31,10 @@ class Program {
     root_.require_subcommand(0, 1);
     CLI::Option* version = root_.add_flag("-V,--version", version_, "Print the version and exit");
     root_.add_flag("--json", version_json_, "Print the version as JSON")->needs(version);
-    commands_ = {add_run(root_),    add_chat(root_),     add_convert(root_),    add_info(root_),
-                 add_verify(root_), add_tokenize(root_), add_perplexity(root_), add_logits(root_),
-                 add_synth(root_),  add_bench(root_),    add_compare(root_),    add_devices(root_)};
+    commands_ = {add_run(root_),    add_chat(root_),   add_batch(root_),    add_convert(root_),
+                 add_info(root_),   add_verify(root_), add_tokenize(root_), add_perplexity(root_),
+                 add_logits(root_), add_synth(root_),  add_bench(root_),    add_compare(root_),
+                 add_devices(root_)};
     commands_.push_back(add_completion(root_));
     commands_.push_back(add_help(root_));  // the last: it looks at the others
   }
@@ -127,7 +104,8 @@ class Program {
     if (wants_json()) {
       // Past write_stdout(), which may throw: what there was to say is on stderr already.
       const std::string line = json_line(
-          {{"error", {{"code", json_name(code)}, {"exit_code", exit_code}, {"message", message}}}});
+          {{"error",
+            {{"code", exit_code_name(code)}, {"exit_code", exit_code}, {"message", message}}}});
       std::fputs(line.c_str(), stdout);
     }
     return exit_code;

@@ -29,6 +29,16 @@ size_t terminal_columns(int fd) {
   return 80;
 }
 
+// "[######..................]  25% "
+std::string bar(uint64_t done, uint64_t total) {
+  const double fraction = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
+  const auto filled = static_cast<size_t>(fraction * static_cast<double>(kBarColumns));
+  std::string percent = std::to_string(static_cast<int>(fraction * 100)) + "%";
+  percent.insert(0, 4 - std::min<size_t>(4, percent.size()), ' ');
+  return "[" + std::string(filled, '#') + std::string(kBarColumns - filled, '.') + "] " + percent +
+         " ";
+}
+
 }  // namespace
 
 void occupy_standard_streams() {
@@ -81,22 +91,17 @@ ProgressLine::~ProgressLine() {
 Progress ProgressLine::callback() {
   return [this](std::string_view what, uint64_t done, uint64_t total) {
     throw_if_interrupted();
-    update(what, done, total);
+    if (total > 0) update(what, done, total);
   };
 }
 
 void ProgressLine::update(std::string_view what, uint64_t done, uint64_t total) {
-  if (!enabled_ || total == 0) return;
+  if (!enabled_) return;
   const auto now = Clock::now();
   if (now < next_draw_) return;
   next_draw_ = now + kDrawInterval;
 
-  const double fraction = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
-  const auto filled = static_cast<size_t>(fraction * static_cast<double>(kBarColumns));
-  std::string line = "[" + std::string(filled, '#') + std::string(kBarColumns - filled, '.') + "] ";
-  std::string percent = std::to_string(static_cast<int>(fraction * 100)) + "%";
-  percent.insert(0, 4 - std::min<size_t>(4, percent.size()), ' ');
-  line += percent + " " + std::string(what);
+  std::string line = (total > 0 ? bar(done, total) : "") + std::string(what);
 
   // One column short of the width: a full line would wrap, and \r would not come back to its start.
   line.resize(std::min(line.size(), terminal_columns(STDERR_FILENO) - 1));

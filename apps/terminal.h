@@ -49,8 +49,11 @@ class ProgressLine {
   // The callback must not outlive this object.
   Progress callback();
 
- private:
+  // Without a look at signals, for work that ends in good order by itself. No bar for a total of 0.
   void update(std::string_view what, uint64_t done, uint64_t total);
+  bool is_drawn() const { return enabled_; }
+
+ private:
 
   using Clock = std::chrono::steady_clock;
   bool enabled_;

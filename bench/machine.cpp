@@ -83,6 +83,8 @@ std::string utc_now() {
 
 }  // namespace
 
+Measured<uint64_t> available_memory_bytes() { return kib_field("/proc/meminfo", "MemAvailable"); }
+
 Machine read_machine() {
   Machine machine;
   machine.cpu = cpu::machine_name();

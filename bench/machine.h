@@ -24,6 +24,10 @@ struct Machine {
 
 Machine read_machine();
 
+// What new work could take now without pushing others out. Of the machine: limits of a container
+// do not count.
+Measured<uint64_t> available_memory_bytes();
+
 nlohmann::ordered_json to_json(const Machine& machine);
 
 // Of this process up to now.

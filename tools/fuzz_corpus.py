@@ -145,8 +145,21 @@ def main():
             ("synth", ["synth", "smollm-135m", "--layers", "2", "-o", "m", "--seed", "3"]),
             ("logits", ["logits", "m", "-p", "x", "--all", "--device", "cuda:1", "-c", "9"]),
             ("perplexity", ["perplexity", "m", "-f", "-", "--window", "8", "--threads", "1"]),
+            ("batch", ["batch", "m", "-i", "a", "-o", "b", "--shard", "1/4", "--kv-memory", "2G"]),
+            ("merge", ["batch", "--merge", "a", "b", "-o", "c"]),
             ("tokenize", ["tokenize", "m", "--", "-text"])):
         seed("arguments_fuzz", name, b"".join(word.encode() + b"\0" for word in words))
+
+    seed("batch_fuzz", "requests", "\ufeff".encode() + b"\r\n".join(
+        json.dumps(line).encode() for line in (
+            {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
+             "body": {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+                      "max_tokens": 5, "temperature": 0.5, "stop": ["a"], "n": 1}},
+            {"custom_id": "b", "url": "/v1/completions", "body": {"prompt": [1, 2], "seed": 3}},
+            {"id": 7, "prompt": "x", "top_k": -1}, {"prompt": "x", "tools": []}, "x")))
+    seed("batch_fuzz", "records", json.dumps(
+        {"id": "batch_req_" + "0" * 32, "custom_id": "a", "line": 3, "response": {"x": [1]},
+         "error": None}).encode() + b"\n")
 
     published = json.loads(
         (pathlib.Path(__file__).parents[1] / "tests/data/chat/templates.json").read_text())

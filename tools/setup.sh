@@ -15,6 +15,7 @@ packages=(
   libcpp-httplib-dev # HTTP, to compare with other programs' servers
   catch2 zlib1g-dev python3  # tests
   groff-base zsh fish  # tests of man pages and completions
+  parallel           # test of the recipe in docs/batch.md
   file               # Debian package
 )
 if [[ ${1:-} == fuzz ]]; then

@@ -1,0 +1,124 @@
+// One input over several processes, and their outputs joined.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "tests/apps/batch_files.h"
+#include "tests/support/skip.h"
+
+namespace edgellm::test {
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+Result merge(int exit_code, const std::vector<std::string>& parts, const std::string& out,
+             const std::vector<std::string>& more = {}) {
+  std::vector<std::string> args = {"batch", "--merge"};
+  args.insert(args.end(), parts.begin(), parts.end());
+  args.insert(args.end(), {"-o", out});
+  args.insert(args.end(), more.begin(), more.end());
+  const Result result = run(args);
+  INFO(result.err);
+  CHECK(result.exit_code == exit_code);
+  return result;
+}
+
+std::vector<std::string> ids_in_order(const std::string& path) {
+  std::vector<std::string> ids;
+  std::istringstream lines(read_file(path));
+  for (std::string line; std::getline(lines, line);) {
+    ids.push_back(nlohmann::json::parse(line)["custom_id"]);
+  }
+  return ids;
+}
+
+TEST_CASE("shards have every request once, and are merged in the input's order") {
+  const TempDir folder;
+  // Also requests without an id and one that fails.
+  const std::string in = write_file(
+      folder, "in.jsonl", story_requests(20, 4) + "{\"prompt\":\"x\",\"max_tokens\":2}\n\nbad\n");
+  const std::string whole = folder / "whole.jsonl";
+  run_batch_to(7, in, whole, {"--ordered"});
+  std::vector<std::string> parts;
+  size_t n_records = 0;
+  for (int i = 1; i <= 3; ++i) {
+    parts.push_back(folder / ("out." + std::to_string(i) + ".jsonl"));
+    const Result result = run(batch_args(in, parts.back(), {"--shard", std::to_string(i) + "/3"}));
+    CHECK((result.exit_code == 0 || result.exit_code == 7));
+    n_records += read_records(parts.back()).size();
+  }
+  CHECK(n_records == 22);
+  const std::string all = folder / "all.jsonl";
+  const Result merged = merge(7, {parts[2], parts[0], parts[1]}, all);
+  CHECK(contains(merged.err, "22 records, 1 of them failed"));
+  CHECK(ids_in_order(all) == ids_in_order(whole));
+  merge(7, parts, all, {"-i", in});
+  CHECK(ids_in_order(all) == ids_in_order(whole));
+  CHECK(ids_in_order(all).size() == 22);
+
+  // Whatever is not whole is found.
+  const auto refused = [&](int code, const std::vector<std::string>& of,
+                           const std::vector<std::string>& more, const std::string& part) {
+    const std::string other = folder / "other.jsonl";
+    const Result result = merge(code, of, other, more);
+    CHECK(contains(result.err, part));
+    CHECK(!std::filesystem::exists(other));
+  };
+  refused(8, {parts[0], parts[2]}, {}, "shard 2/3 is missing");
+  refused(8, {parts[0], parts[2]}, {"-i", in}, "no record of ");
+  refused(2, {parts[0], parts[0], parts[1]}, {}, "are both shard 1/3");
+  refused(2, {parts[0], whole}, {}, "not of the same run");
+  refused(2, {in}, {}, "has no " + in + ".manifest.json");
+  refused(2, {parts[0], parts[1], folder / "none"}, {}, "No such file");
+  CHECK(merge(2, {parts[0], parts[1], parts[2]}, parts[0]).exit_code == 2);
+  CHECK(merge(2, parts, whole).exit_code == 2);  // the output of a run
+
+  const std::string line = read_file(parts[1]).substr(0, read_file(parts[1]).find('\n') + 1);
+  write_file(folder, "out.2.jsonl", read_file(parts[1]) + line);
+  refused(8, parts, {}, "there are two records of ");
+  write_file(folder, "out.2.jsonl", read_file(parts[1]).substr(line.size()).substr(line.size()));
+  refused(8, parts, {}, "");
+}
+
+TEST_CASE("an interrupted shard is not merged") {
+  const TempDir folder;
+  const std::string in = write_file(folder, "in.jsonl", story_requests(8, 4) + "bad\n");
+  std::vector<std::string> parts;
+  for (int i = 1; i <= 2; ++i) {
+    parts.push_back(folder / ("out." + std::to_string(i) + ".jsonl"));
+    run(batch_args(in, parts.back(), {"--shard", std::to_string(i) + "/2"}));
+  }
+  for (const std::string& part : parts) {
+    std::string manifest = read_file(part + ".manifest.json");
+    const size_t at = manifest.find("\"complete\": true");
+    REQUIRE(at != std::string::npos);
+    write_file(folder, std::filesystem::path(part).filename().string() + ".manifest.json",
+               manifest.substr(0, at) + "\"complete\": false" + manifest.substr(at + 16));
+    const Result result = merge(8, parts, folder / "all.jsonl");
+    CHECK(contains(result.err, " is not complete"));
+    break;
+  }
+}
+
+// The recipe of docs/batch.md.
+TEST_CASE("GNU parallel runs the shards of one input") {
+  if (std::system("parallel --version 2>/dev/null | grep -q 'GNU parallel'") != 0) {
+    return skip("GNU parallel is not installed");
+  }
+  const TempDir folder;
+  const std::string in = write_file(folder, "in.jsonl", story_requests(24, 6));
+  const std::string whole = folder / "whole.jsonl";
+  run_batch_to(0, in, whole);
+  const std::string command = "cd " + folder.path().string() +
+                              " && CUDA_VISIBLE_DEVICES= parallel --will-cite -j3 " +
+                              EDGELLM_PROGRAM + " batch " + demo_model() +
+                              " -i in.jsonl -o out.{}.jsonl --shard {}/3 ::: 1 2 3 2>/dev/null";
+  CHECK(std::system(command.c_str()) == 0);
+  const std::string all = folder / "all.jsonl";
+  merge(0, {folder / "out.1.jsonl", folder / "out.2.jsonl", folder / "out.3.jsonl"}, all);
+  CHECK(answers_of(read_records(all)) == answers_of(read_records(whole)));
+}
+
+}  // namespace
+}  // namespace edgellm::test

@@ -1,0 +1,420 @@
+// edgellm batch: the answers, and the streams they travel by.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "apps/chat_prompt.h"
+#include "apps/prompt.h"
+#include "engine/generate.h"
+#include "tests/apps/batch_files.h"
+#include "tests/support/sanitizers.h"
+#include "tests/support/skip.h"
+#include "tokenizer/text_stream.h"
+
+namespace edgellm::test {
+namespace {
+
+// A request in all the forms that the tests need.
+struct Wanted {
+  std::string id;
+  bool chat = false;
+  std::string text;  // prompt or message
+  std::vector<std::string> stop;
+  int max_tokens = 0;
+  bool ignore_eos = false;
+  SamplingOptions sampling;
+
+  nlohmann::json line() const {
+    nlohmann::json body = {{"max_tokens", max_tokens}};
+    if (chat) {
+      body["messages"] = {{{"role", "system"}, {"content", "Be brief."}},
+                          {{"role", "user"}, {"content", text}}};
+    } else {
+      body["prompt"] = text;
+    }
+    if (!stop.empty()) body["stop"] = stop;
+    if (ignore_eos) body["ignore_eos"] = true;
+    if (sampling.temperature > 0) {
+      body["temperature"] = sampling.temperature;
+      body["top_k"] = sampling.top_k;
+      body["top_p"] = sampling.top_p;
+      body["min_p"] = sampling.min_p;
+      body["seed"] = sampling.seed;
+    }
+    if (sampling.repeat_penalty != 1) body["repeat_penalty"] = sampling.repeat_penalty;
+    return {{"custom_id", id},
+            {"method", "POST"},
+            {"url", chat ? "/v1/chat/completions" : "/v1/completions"},
+            {"body", body}};
+  }
+
+  std::vector<std::string> run_args() const {
+    std::vector<std::string> args = {
+        "run", demo_model(), "--json", "-p", text, "-n", std::to_string(max_tokens)};
+    const auto add = [&](const std::vector<std::string>& more) {
+      args.insert(args.end(), more.begin(), more.end());
+    };
+    if (chat) add({"--chat", "--system", "Be brief."});
+    for (const std::string& text_of_stop : stop) add({"--stop", text_of_stop});
+    if (ignore_eos) add({"--ignore-eos"});
+    if (sampling.temperature > 0) {
+      add({"--temp", std::to_string(sampling.temperature), "--top-k",
+           std::to_string(sampling.top_k), "--top-p", std::to_string(sampling.top_p), "--min-p",
+           std::to_string(sampling.min_p), "--seed", std::to_string(sampling.seed)});
+    }
+    if (sampling.repeat_penalty != 1) {
+      add({"--repeat-penalty", std::to_string(sampling.repeat_penalty)});
+    }
+    return args;
+  }
+};
+
+// Short and long prompts, some with a common beginning, greedy and sampled, with every kind of end.
+std::vector<Wanted> mixed_requests(int n) {
+  const std::vector<std::string> words = {"king", "dark", "forest", "sang", "two", "and", "the"};
+  std::mt19937 random(6);
+  const auto below = [&](int limit) {
+    return static_cast<int>(random() % static_cast<unsigned>(limit));
+  };
+  std::vector<Wanted> all;
+  for (int i = 0; i < n; ++i) {
+    Wanted wanted;
+    wanted.id = "mixed-" + std::to_string(i);
+    wanted.chat = i % 4 == 1;
+    wanted.text = i % 3 == 0 ? "Once upon a time there was " : "";
+    for (int w = below(i % 25 == 7 ? 150 : 12) + 1; w > 0; --w) {
+      wanted.text += words[static_cast<size_t>(below(7))] + (w > 1 ? " " : "");
+    }
+    wanted.max_tokens = 1 + below(i % 20 == 3 ? 50 : 9);
+    if (i % 6 == 2) wanted.stop = {"zebra", i % 12 == 2 ? "e" : " the"};
+    wanted.ignore_eos = i % 7 == 4;
+    if (i % 5 == 3) {
+      // Values that the command line's six decimals hold.
+      wanted.sampling = {.temperature = 0.5 + 0.25 * below(4),
+                         .top_k = below(2) * 20,
+                         .top_p = below(2) == 0 ? 1.0 : 0.875,
+                         .min_p = below(2) * 0.0625,
+                         .repeat_penalty = 1,
+                         .seed = random()};
+    }
+    if (i % 11 == 5) wanted.sampling.repeat_penalty = 1.25;
+    all.push_back(wanted);
+  }
+  return all;
+}
+
+// The answer as `edgellm run` makes it, without starting it 500 times.
+class Alone {
+ public:
+  Alone()
+      : model_(ModelFile::open(demo_model())),
+        tokenizer_(Tokenizer::from_json(model_.tokenizer_json(), "demo")),
+        chat_(model_, &tokenizer_, false),
+        backend_(make_cpu_backend(model_, {})) {}
+
+  std::string answer(const Wanted& wanted) {
+    std::vector<int32_t> ids;
+    if (wanted.chat) {
+      ids = chat_.encode(chat_.render(first_messages("Be brief.", wanted.text)));
+    } else {
+      ids = encode_prompt(tokenizer_, model_.tokenizer(), wanted.text);
+    }
+    const auto& stop_ids = model_.tokenizer().stop_ids;
+    TextStream stream(tokenizer_, wanted.stop);
+    std::string text;
+    GenerateRequest request;
+    request.prompt_ids = ids;
+    request.max_tokens = wanted.max_tokens;
+    request.stop_ids = stop_ids;
+    request.ignore_stop_ids = wanted.ignore_eos;
+    request.sampling = wanted.sampling;
+    request.on_token = [&](int32_t id) {
+      if (std::find(stop_ids.begin(), stop_ids.end(), id) == stop_ids.end())
+        text += stream.push(id);
+      return !stream.stopped();
+    };
+    const GenerateResult result = generate(*backend_, request);
+    text += stream.finish();
+    return text + " | " + to_string(result.finish_reason) + " | " + std::to_string(ids.size()) +
+           "+" + std::to_string(result.token_ids.size());
+  }
+
+ private:
+  ModelFile model_;
+  Tokenizer tokenizer_;
+  ChatPrompt chat_;
+  std::unique_ptr<Backend> backend_;
+};
+
+std::string seen_in(const nlohmann::json& record) {
+  const auto& body = record["response"]["body"];
+  return answer_of(record) + " | " + body["edgellm"]["finish_reason"].get<std::string>() + " | " +
+         body["usage"]["prompt_tokens"].dump() + "+" + body["usage"]["completion_tokens"].dump();
+}
+
+TEST_CASE("500 mixed requests get the answers that each would get alone") {
+  const TempDir folder;
+  const std::vector<Wanted> all = mixed_requests(kSanitized ? 60 : 500);
+  std::string input;
+  for (const Wanted& wanted : all) input += wanted.line().dump() + "\n";
+  const std::string in = write_file(folder, "in.jsonl", input);
+
+  std::map<std::string, std::string> expected;
+  Alone alone;
+  for (const Wanted& wanted : all) expected[wanted.id] = alone.answer(wanted);
+  // That this is what `run` gives, for one of each kind.
+  for (size_t i = 0; i < 12; ++i) {
+    const auto json = json_of(run(all[i].run_args()));
+    CHECK(json["text"].get<std::string>() + " | " + json["finish_reason"].get<std::string>() +
+              " | " + std::to_string(json["prompt_ids"].size()) + "+" +
+              std::to_string(json["token_ids"].size()) ==
+          expected[all[i].id]);
+  }
+  for (const std::string sequences : {"1", "7", "64"}) {
+    const std::string out = folder / ("out" + sequences + ".jsonl");
+    run_batch_to(0, in, out, {"--sequences", sequences});
+    const Records records = read_records(out);
+    REQUIRE(records.size() == all.size());
+    for (const auto& [id, record] : records) {
+      INFO(id << " at " << sequences);
+      CHECK(seen_in(record) == expected[id]);
+    }
+  }
+  // Too little room for all at once, and a cache that is used up again and again.
+  const std::string out = folder / "small.jsonl";
+  run_batch_to(0, in, out, {"--sequences", "32", "--kv-memory", "2M", "-c", "384"});
+  for (const auto& [id, record] : read_records(out)) CHECK(seen_in(record) == expected[id]);
+}
+
+TEST_CASE("a record is OpenAI's batch output") {
+  const TempDir folder;
+  const std::string in = write_file(
+      folder, "in.jsonl",
+      R"({"custom_id":"chat","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[{"role":"user","content":"Hello"}],"max_tokens":4}})"
+      "\n"
+      R"({"id":"text","prompt":"Once upon a time","max_tokens":4,"return_token_ids":true})"
+      "\n"
+      R"({"id":"bad","prompt":""})"
+      "\n");
+  const std::string out = folder / "out.jsonl";
+  run_batch_to(7, in, out);
+  const Records records = read_records(out);
+  const auto& chat = records.at("chat")["response"];
+  CHECK(records.at("chat")["line"] == 1);
+  CHECK(records.at("chat")["error"].is_null());
+  CHECK(chat["request_id"].is_string());
+  const auto& body = chat["body"];
+  CHECK(body["object"] == "chat.completion");
+  CHECK(body["id"].get<std::string>().starts_with("chatcmpl-"));
+  CHECK(body["created"].is_number_integer());
+  CHECK(body["model"] == "storyteller");
+  CHECK(body["choices"].size() == 1);
+  CHECK(body["choices"][0]["index"] == 0);
+  CHECK(body["choices"][0]["message"]["role"] == "assistant");
+  CHECK(body["choices"][0]["finish_reason"] == "length");
+  CHECK(body["usage"]["completion_tokens"] == 4);
+  CHECK(body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"].get<int>() + 4);
+  CHECK(body["usage"]["prompt_tokens_details"]["cached_tokens"] == 0);
+  for (const char* name : {"queued_ns", "prompt_eval_ns", "ttft_ns", "total_ns"}) {
+    CHECK(body["edgellm"]["timings"][name].is_number_integer());
+  }
+  const auto& text = records.at("text")["response"]["body"];
+  CHECK(text["object"] == "text_completion");
+  CHECK(text["choices"][0]["token_ids"].size() == 4);
+  CHECK(text["prompt_token_ids"].size() == text["usage"]["prompt_tokens"]);
+  const auto& bad = records.at("bad");
+  CHECK(bad["error"]["code"] == "invalid_request");
+  CHECK(bad["error"]["line"] == 3);
+  CHECK(bad["error"]["message"] == bad["response"]["body"]["error"]["message"]);
+  CHECK(bad["response"]["status_code"] == 400);
+}
+
+TEST_CASE("--text takes a prompt a line, --chat a message a line") {
+  const TempDir folder;
+  const std::string in = write_file(folder, "in.txt", "Once upon a time\n\n{\"id\":\"x\"}\n");
+  const std::string out = folder / "out.jsonl";
+  run_batch_to(0, in, out, {"--text", "-n", "6"});
+  const Records records = read_records(out);
+  REQUIRE(records.size() == 2);
+  const auto alone = json_of(run({"run", demo_model(), "Once upon a time", "-n", "6", "--json"}));
+  CHECK(answer_of(records.at("line-1")) == alone["text"]);
+  CHECK(records.contains("line-3"));
+
+  const std::string chats = folder / "chats.jsonl";
+  run_batch_to(0, in, chats, {"--text", "--chat", "--system", "Be brief.", "-n", "6"});
+  const auto chat = json_of(run({"run", demo_model(), "Once upon a time", "-n", "6", "--json",
+                                 "--chat", "--system", "Be brief."}));
+  CHECK(answer_of(read_records(chats).at("line-1")) == chat["text"]);
+}
+
+TEST_CASE("defaults of the command line are those of requests that say nothing") {
+  const TempDir folder;
+  const std::string in = write_file(folder, "in.jsonl",
+                                    R"({"id":"own","prompt":"Once upon a time","temperature":0.5,)"
+                                    R"("seed":3,"max_tokens":9,"stop":[]})"
+                                    "\n"
+                                    R"({"id":"none","prompt":"Once upon a time"})"
+                                    "\n");
+  const std::string out = folder / "out.jsonl";
+  run_batch_to(0, in, out, {"--temp", "0.9", "--seed", "7", "-n", "12", "--stop", "a"});
+  const Records records = read_records(out);
+  const auto text = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"run", demo_model(), "Once upon a time", "--json"};
+    args.insert(args.end(), more.begin(), more.end());
+    return json_of(run(args))["text"].get<std::string>();
+  };
+  CHECK(answer_of(records.at("own")) == text({"--temp", "0.5", "--seed", "3", "-n", "9"}));
+  CHECK(answer_of(records.at("none")) ==
+        text({"--temp", "0.9", "--seed", "7", "-n", "12", "--stop", "a"}));
+}
+
+TEST_CASE("--ordered gives the order of the input, to a file and to a stream") {
+  const TempDir folder;
+  std::string input;
+  for (int i = 0; i < 30; ++i) {  // the first ones take longest
+    input += nlohmann::json({{"id", std::to_string(i)},
+                             {"prompt", "Once"},
+                             {"max_tokens", 31 - i},
+                             {"ignore_eos", true}})
+                 .dump() +
+             "\n";
+  }
+  const std::string in = write_file(folder, "in.jsonl", input);
+  const auto ids = [](const std::string& text) {
+    std::vector<int> all;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      all.push_back(std::stoi(nlohmann::json::parse(line)["custom_id"].get<std::string>()));
+    }
+    return all;
+  };
+  std::vector<int> ordered(30);
+  for (int i = 0; i < 30; ++i) ordered[static_cast<size_t>(i)] = i;
+  const std::string out = folder / "out.jsonl";
+  run_batch_to(0, in, out);
+  CHECK(ids(read_file(out)) != ordered);
+  run_batch_to(0, in, out, {"--ordered"});  // of what is there already
+  CHECK(ids(read_file(out)) == ordered);
+  const Result streamed = run(batch_args(in, "-", {"--ordered"}));
+  CHECK(streamed.exit_code == 0);
+  CHECK(ids(streamed.out) == ordered);
+}
+
+TEST_CASE("answers stream from pipe to pipe as they come") {
+  Program program(batch_args("-", "-", {}), {.in_path = ""});
+  program.write_input(story_requests(1, 3));
+  const std::string first = program.read_output(20);  // while the input is still open
+  CHECK(first.starts_with("{\"id\":\"batch_req_"));
+  program.write_input("{\"id\":\"last\",\"prompt\":\"A fox\",\"max_tokens\":3}");  // no newline
+  program.close_input();
+  const Result result = program.wait();
+  CHECK(result.exit_code == 0);
+  CHECK(records_of(first + result.out).size() == 2);
+}
+
+TEST_CASE("a closed pipe ends a batch quietly, a full device is an error") {
+  const TempDir folder;
+  const std::string in = write_file(folder, "in.jsonl", story_requests(200, 20));
+  Program program(batch_args(in, "-"), {});
+  program.read_output(10);
+  program.close_output();
+  CHECK(program.wait().exit_code == 0);
+  const Result full = Program(batch_args(in, "-"), {.out_path = "/dev/full"}).wait();
+  CHECK(full.exit_code == 1);
+  CHECK(full.err.find("cannot write standard output: No space left") != std::string::npos);
+  const Result device = run(batch_args(in, "/dev/full"));
+  CHECK(device.exit_code == 1);
+  CHECK(device.err.find("cannot write /dev/full: No space left") != std::string::npos);
+}
+
+TEST_CASE("memory does not grow with the input") {
+  if (kSanitized) return skip("the sanitizer's own memory grows");
+  const TempDir folder;
+  const std::string model = tiny_model(folder);
+  const auto peak = [&](int n) {
+    std::string input;
+    for (int i = 0; i < n; ++i) {
+      input += "{\"id\":\"request-" + std::to_string(i) + "\",\"prompt\":[" +
+               std::to_string(i % 97) + ",2,3],\"max_tokens\":2}\n";
+    }
+    const std::string in = write_file(folder, "in.jsonl", input);
+    const std::string out = folder / ("out" + std::to_string(n));
+    const Result result = run({"batch", model, "-i", in, "-o", out});
+    INFO(result.err);
+    CHECK(result.exit_code == 0);
+    CHECK(read_records(out).size() == static_cast<size_t>(n));
+    return result.peak_bytes;
+  };
+  const size_t small = peak(500);
+  const size_t large = peak(10'000);
+  INFO(small << " and " << large << " bytes");
+  // What is kept of a request is its id's digest and three durations: 1 MB for 10,000.
+  CHECK(large < small + (4 << 20));
+}
+
+TEST_CASE("progress on a terminal, a summary for programs") {
+  const TempDir folder;
+  const std::string in = write_file(folder, "in.jsonl", story_requests(150, 24) + "bad\n");
+  const std::string summary = folder / "summary.json";
+  Program program(batch_args(in, folder / "out.jsonl", {"--summary", summary, "--threads", "1"}),
+                  {.err_is_terminal = true});
+  const Result result = program.wait();
+  CHECK(result.exit_code == 7);
+  CHECK(result.err.find("KV cache: ") != std::string::npos);
+  for (const char* part :
+       {"/151 done", "tok/s ", " in, ", " out, ", " active, KV ", "ETA ", "(1 failed)"}) {
+    INFO(result.err);
+    CHECK(result.err.find(part) != std::string::npos);
+  }
+  CHECK(result.err.find("\redgellm: 150 answered, 1 failed") != std::string::npos);
+  const auto json = nlohmann::json::parse(read_file(summary));
+  CHECK(json["schema"] == "edgellm.batch_summary/1");
+  CHECK(json["complete"] == true);
+  CHECK(json["requests"]["answered"] == 150);
+  CHECK(json["failures"] == nlohmann::json{{"invalid_request", 1}});
+  CHECK(json["tokens"]["output"] == 150 * 24);
+  CHECK(json["rates"]["output_tps"] > 0);
+  for (const char* name : {"ttft_ns", "latency_ns", "queued_ns"}) {
+    CHECK(json[name]["p50"] > 0);
+    CHECK(json[name]["p50"] <= json[name]["p99"]);
+  }
+  CHECK(json["ttft_ns"]["p50"] <= json["latency_ns"]["p50"]);
+  CHECK(json["utilisation"]["busy"] > 0);
+  CHECK(json["utilisation"]["busy"] <= 1);
+  CHECK(json["utilisation"]["active_max"] == 16);
+}
+
+TEST_CASE("a batch says what its command line lacks") {
+  const auto refused = [](std::vector<std::string> args, int code, const std::string& part) {
+    args.insert(args.begin(), "batch");
+    const Result result = run(args);
+    INFO(result.err);
+    CHECK(result.exit_code == code);
+    CHECK(result.err.find(part) != std::string::npos);
+    CHECK(result.err.find('\n') == result.err.size() - 1);
+  };
+  const TempDir folder;
+  const std::string in = write_file(folder, "in.jsonl", story_requests(1, 1));
+  const std::string out = folder / "out.jsonl";
+  refused({"-i", in, "-o", out}, 2, "MODEL is required");
+  refused({demo_model(), "-o", out}, 2, "--input is required");
+  refused({demo_model(), "-i", in}, 2, "--output is required");
+  refused({demo_model(), "-i", "/nowhere", "-o", out}, 2, "cannot read /nowhere: No such file");
+  refused({demo_model(), "-i", folder.path().string(), "-o", out}, 2, "Is a directory");
+  refused({demo_model(), "-i", in, "-o", out, "--shard", "0/2"}, 2, "use I/N");
+  refused({demo_model(), "-i", in, "-o", out, "--shard", "3/2"}, 2, "use I/N");
+  refused({demo_model(), "-i", in, "-o", out, "--kv-memory", "1k"}, 2, "too little");
+  refused({demo_model(), "-i", in, "-o", out, "--kv-memory", "some"}, 2, "--kv-memory");
+  refused({demo_model(), "-i", in, "-o", out, "--sequences", "0"}, 2, "--sequences");
+  refused({demo_model(), "-i", in, "-o", out, "--restart", "--keep-answers"}, 2, "excludes");
+  refused({demo_model(), "--merge", in, "-o", out}, 2, "no model");
+  refused({demo_model(), "-i", in, "-o", folder.path().string()}, 1, "it is a folder");
+  refused({demo_model(), "-i", in, "-o", "/nowhere/out"}, 1, "there is no folder /nowhere");
+  CHECK(names_in(folder) == std::vector<std::string>{"in.jsonl"});
+}
+
+}  // namespace
+}  // namespace edgellm::test
