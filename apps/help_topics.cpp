@@ -22,7 +22,10 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"EDGELLM_ISA",
        "Instruction set of the CPU kernels: portable, avx2 or avx512, for comparing them. The "
        "result is the same."},
-      {"TMPDIR", "Where bench keeps the random model of a --shape while it runs, /tmp unless set."},
+      {"TMPDIR",
+       "Where bench keeps the random model of a --shape, and batch standard input that it must "
+       "read "
+       "first, while they run; /tmp unless set."},
       {"EDGELLM_NVML",
        "The NVML library that bench reads a GPU's sensors with, instead of the driver's "
        "libnvidia-ml.so.1."},
