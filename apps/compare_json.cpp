@@ -126,6 +126,7 @@ nlohmann::ordered_json to_json(const Comparison& comparison) {
           {"remarks", remarks(comparison)},
           {"pairs", pairs},
           {"theirs_warmups", warmups},
+          {"build", build_json()},
           {"machine", bench::to_json(comparison.machine)}};
 }
 

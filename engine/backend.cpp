@@ -35,10 +35,12 @@ int cuda_kv_blocks(const ModelFile& model, const EngineOptions& options, uint64_
   const MemoryPlan plan = plan_cuda_memory(model, one_block);
   const uint64_t rest = plan.total() - plan.kv_cache;
   if (free_bytes <= rest) return 0;
-  // What comes behind the cache starts at a multiple of 256 bytes.
+  // What comes behind the cache starts at a multiple of 256 bytes. One block is not for sequences
+  // (CacheLayout).
   const uint64_t left = (free_bytes - rest) / 256 * 256;
-  return static_cast<int>(std::min<uint64_t>(left / kv_block_bytes(model.config(), options.kv_type),
-                                             std::numeric_limits<int32_t>::max()));
+  const uint64_t blocks = left / kv_block_bytes(model.config(), options.kv_type);
+  return static_cast<int>(
+      std::min<uint64_t>(blocks == 0 ? 0 : blocks - 1, std::numeric_limits<int32_t>::max() - 1));
 }
 
 std::string cuda_memory_problem(const ModelFile& model, const EngineOptions& options,

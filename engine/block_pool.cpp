@@ -15,15 +15,16 @@ BlockPool::Ids BlockPool::ids_of(std::span<const int32_t> prompt_ids, int index)
       .first<kKvBlockPositions>();
 }
 
-// FNV-1a over words. A collision costs a comparison, never a wrong block.
-uint64_t BlockPool::hash_of(int32_t before, Ids ids) {
+// FNV-1a over words. A collision costs a comparison, never a wrong block; 32 bits let a test meet
+// some.
+uint32_t BlockPool::hash_of(int32_t before, Ids ids) {
   uint64_t hash = 0xcbf29ce484222325ull;
   const auto add = [&](int32_t word) {
     hash = (hash ^ static_cast<uint32_t>(word)) * 0x100000001b3ull;
   };
   add(before);
   for (const int32_t id : ids) add(id);
-  return hash;
+  return static_cast<uint32_t>(hash >> 32);
 }
 
 int32_t BlockPool::find(int32_t before, Ids ids) const {

@@ -73,7 +73,7 @@ class BlockPool {
 
   Block& at(int32_t block) { return blocks_[static_cast<size_t>(block)]; }
   static Ids ids_of(std::span<const int32_t> prompt_ids, int index);
-  static uint64_t hash_of(int32_t before, Ids ids);
+  static uint32_t hash_of(int32_t before, Ids ids);
   int32_t find(int32_t before, Ids ids) const;
   void forget(int32_t block);
   int32_t take_unused();
@@ -84,7 +84,7 @@ class BlockPool {
   // before it, and give_back() goes from the last to the first: so a block comes before those
   // before it, and who goes first leaves no block behind whose beginning is gone.
   std::list<int32_t> unused_;
-  std::unordered_multimap<uint64_t, int32_t> index_;
+  std::unordered_multimap<uint32_t, int32_t> index_;  // by hash_of()
   uint64_t last_id_ = 0;
 };
 

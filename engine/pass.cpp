@@ -15,7 +15,8 @@ CacheLayout::CacheLayout(const ModelConfig& config, const EngineOptions& options
   const int chunks = (context + kAttentionChunk - 1) / kAttentionChunk;
   const bool paged = options.kv_blocks > 0;
   block_size = paged ? kKvBlockPositions : chunks * kAttentionChunk;
-  blocks = paged ? options.kv_blocks : options.sequences;
+  blocks = paged ? options.kv_blocks + 1 : options.sequences;
+  table_rows = options.sequences + (paged ? 1 : 0);
   blocks_per_sequence = (context + block_size - 1) / block_size;
   layer_bytes = static_cast<size_t>(blocks) * static_cast<size_t>(block_size) *
                 static_cast<size_t>(config.kv_dim()) * (options.kv_type == KvType::kF16 ? 2 : 4);
@@ -30,22 +31,26 @@ KvCache CacheLayout::layer(int index, std::byte* memory, const int32_t* block_ta
 
 BlockTable::BlockTable(const CacheLayout& layout, const EngineOptions& options)
     : block_size_(layout.block_size),
-      blocks_(layout.blocks),
+      pool_blocks_(options.kv_blocks),
+      sequences_(options.sequences),
       blocks_per_sequence_(static_cast<size_t>(layout.blocks_per_sequence)),
-      paged_(options.kv_blocks > 0),
-      entries_(static_cast<size_t>(options.sequences) * blocks_per_sequence_, -1) {
-  if (!paged_) std::iota(entries_.begin(), entries_.end(), 0);
+      entries_(static_cast<size_t>(layout.table_rows) * blocks_per_sequence_, -1) {
+  if (pool_blocks_ == 0) {
+    std::iota(entries_.begin(), entries_.end(), 0);
+  } else {
+    entries_[static_cast<size_t>(sequences_) * blocks_per_sequence_] = pool_blocks_;
+  }
 }
 
 void BlockTable::set(int sequence, std::span<const int32_t> blocks) {
-  require(paged_, "the blocks of a cache without a pool cannot be set");
-  const size_t begin = static_cast<size_t>(sequence) * blocks_per_sequence_;
-  require(sequence >= 0 && begin < entries_.size(), "a sequence slot is outside the cache");
+  require(pool_blocks_ > 0, "the blocks of a cache without a pool cannot be set");
+  require(sequence >= 0 && sequence < sequences_, "a sequence slot is outside the cache");
   require(blocks.size() <= blocks_per_sequence_, "a sequence has more blocks than its context");
   for (const int32_t block : blocks) {
-    require(block >= 0 && block < blocks_, "a block is outside the pool");
+    require(block >= 0 && block < pool_blocks_, "a block is outside the pool");
   }
-  const auto row = entries_.begin() + static_cast<ptrdiff_t>(begin);
+  const auto row = entries_.begin() +
+                   static_cast<ptrdiff_t>(static_cast<size_t>(sequence) * blocks_per_sequence_);
   std::fill(std::copy(blocks.begin(), blocks.end(), row),
             row + static_cast<ptrdiff_t>(blocks_per_sequence_), -1);
 }

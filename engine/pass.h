@@ -17,7 +17,10 @@ int context_of(const ModelFile& model, const EngineOptions& options);
 // (EngineOptions::kv_blocks), or one big block for each sequence.
 struct CacheLayout {
   int block_size = 0;  // positions: kKvBlockPositions, or the context in whole attention chunks
+  // Behind a pool lies one more block, and behind the sequences' entries of its block table those
+  // of one more sequence, which holds that block: rows of it only fill a pass up.
   int blocks = 0;
+  int table_rows = 0;
   int blocks_per_sequence = 0;
   size_t layer_bytes = 0;  // keys of one layer, or its values, of all blocks
 
@@ -39,10 +42,10 @@ class BlockTable {
 
  private:
   int block_size_;
-  int blocks_;  // of the pool
+  int pool_blocks_;  // 0: no pool
+  int sequences_;
   size_t blocks_per_sequence_;
-  bool paged_;
-  std::vector<int32_t> entries_;  // [sequences, blocks_per_sequence]
+  std::vector<int32_t> entries_;  // [table_rows, blocks_per_sequence]
 };
 
 // Throws ContractViolation where ids, places or the sizes of the outputs are wrong.

@@ -78,13 +78,14 @@ class CudaBackend final : public Backend {
         memory_(plan_cuda_memory(model, options).total()),
         device_(model, options, memory_.data()),
         host_(kRingBytes +
-              (kResults + input_count(static_cast<size_t>(config_.vocab))) * sizeof(int32_t)) {
+              (result_count(options) + input_count(static_cast<size_t>(config_.vocab))) *
+                  sizeof(int32_t)) {
     require(options.sequences >= 1 && options.max_rows >= 1,
             "a backend needs a row and a sequence");
     device_.upload(model, options, stream_, progress);
     ring_ = reinterpret_cast<uint64_t*>(host_.data());
     results_ = reinterpret_cast<int32_t*>(host_.data() + kRingBytes);
-    inputs_ = StepInputs(results_ + kResults, static_cast<size_t>(options.max_rows));
+    inputs_ = StepInputs(results_ + result_count(options), static_cast<size_t>(options.max_rows));
   }
 
   void set_blocks(int sequence, std::span<const int32_t> blocks) override {
@@ -96,12 +97,19 @@ class CudaBackend final : public Backend {
     check_pass(batch, outputs, config_, options_, context_, table_);
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
-    begin_pass(batch, outputs);
+    const size_t rows = batch.ids.size();
     if (is_decode_step(batch, outputs)) {
-      const size_t rows = batch.ids.size();
+      begin_pass(batch, outputs, rows);
       const uint32_t step = launch_step(rows, outputs.banned.size());
       for (size_t row = 0; row < rows; ++row) outputs.argmax[row] = await(step, row);
+    } else if (is_wide_step(batch, outputs)) {
+      const size_t padded = padded_rows(rows);
+      begin_pass(batch, outputs, padded);
+      replay(padded, outputs.banned.size());
+      read_results();
+      take_argmax(outputs, rows);
     } else {
+      begin_pass(batch, outputs, rows);
       run_layers(static_cast<int>(batch.ids.size()), outputs);
       run_head(batch, outputs);
     }
@@ -133,7 +141,7 @@ class CudaBackend final : public Backend {
 
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
-    begin_pass(batch, outputs);
+    begin_pass(batch, outputs, 1);
     uint32_t step = launch_step(1, banned.size());
     for (int i = 0; i < n_steps; ++i) {
       const uint32_t next = i + 1 < n_steps ? launch_step(1, banned.size()) : step;
@@ -199,12 +207,14 @@ class CudaBackend final : public Backend {
   }
 
   // Sends a pass's inputs and forgets an earlier fault. The device is idle: nothing reads the block
-  // table meanwhile.
-  void begin_pass(const Batch& batch, const Outputs& outputs) {
+  // table meanwhile. Rows that the batch lacks of `rows` go to the sequence that only fills passes
+  // up (CacheLayout).
+  void begin_pass(const Batch& batch, const Outputs& outputs, size_t rows) {
     if (!table_sent_) {
       cuda_check(cudaMemcpyAsync(device_.block_table, table_.entries().data(),
                                  table_.entries().size_bytes(), cudaMemcpyHostToDevice, stream_),
                  "sending the block table");
+      host_work_.to_device_bytes += table_.entries().size_bytes();
       table_sent_ = true;
     }
     std::copy(batch.ids.begin(), batch.ids.end(), inputs_.ids);
@@ -212,6 +222,12 @@ class CudaBackend final : public Backend {
     std::copy(batch.positions.begin(), batch.positions.end(), inputs_.positions);
     std::copy(outputs.banned.begin(), outputs.banned.end(), inputs_.banned);
     std::copy(outputs.rows.begin(), outputs.rows.end(), inputs_.row_list);
+    for (size_t row = batch.ids.size(); row < rows; ++row) {
+      inputs_.ids[row] = batch.ids[0];
+      inputs_.sequences[row] = options_.sequences;
+      inputs_.positions[row] = 0;
+      inputs_.row_list[row] = static_cast<int32_t>(row);
+    }
     *inputs_.step = next_step_;
     const size_t bytes = input_count(outputs.banned.size()) * sizeof(int32_t);
     cuda_check(
@@ -222,13 +238,34 @@ class CudaBackend final : public Backend {
   }
 
   // An arg-max of every row and nothing else.
+  static bool is_greedy_step(const Batch& batch, const Outputs& outputs) {
+    return outputs.argmax.size() == batch.ids.size() && outputs.logits.empty() &&
+           outputs.hidden.empty();
+  }
+  // Of so few rows that the GPU feeds itself.
   static bool is_decode_step(const Batch& batch, const Outputs& outputs) {
-    return batch.ids.size() <= cuda::kMaxInlineRows && outputs.argmax.size() == batch.ids.size() &&
-           outputs.logits.empty() && outputs.hidden.empty();
+    return is_greedy_step(batch, outputs) && batch.ids.size() <= cuda::kMaxInlineRows;
+  }
+  // Of more rows: captured for numbers of rows that are some way apart, and filled up. Needs the
+  // sequence for that, which a paged cache has.
+  bool is_wide_step(const Batch& batch, const Outputs& outputs) const {
+    return is_greedy_step(batch, outputs) && options_.use_graph && options_.kv_blocks > 0;
+  }
+  // The next number of rows that steps are captured for: few rows more than it takes, few graphs.
+  size_t padded_rows(size_t rows) const {
+    const size_t apart = rows <= 64 ? 8 : rows <= 256 ? 32 : 128;
+    return std::min((rows + apart - 1) / apart * apart, static_cast<size_t>(options_.max_rows));
   }
 
   // Launches a decode step, whose inputs are on the device, and returns its number.
   uint32_t launch_step(size_t rows, size_t n_banned) {
+    replay(rows, n_banned);
+    host_work_.to_host_bytes += rows * sizeof(uint64_t);  // cuda::feed's words
+    return next_step_++;
+  }
+
+  // Launches a step as one graph, captured when there was none like it yet; or kernel by kernel.
+  void replay(size_t rows, size_t n_banned) {
     // The launches' arguments depend on these two numbers only.
     const auto key = std::pair(rows, n_banned);
     auto step = steps_.find(key);
@@ -247,14 +284,16 @@ class CudaBackend final : public Backend {
     } else {
       run_step(rows, n_banned);
     }
-    host_work_.to_host_bytes += rows * sizeof(uint64_t);  // cuda::feed's words
-    return next_step_++;
   }
 
   void run_step(size_t rows, size_t n_banned) {
     run_layers(static_cast<int>(rows), {});
-    const bool certified = device_.head_copy.rows > 0;
-    launch_head(0, rows, n_banned, certified ? HeadKind::kCertified : HeadKind::kArgmax);
+    const bool certified = has_certified_head();
+    const HeadKind kind = certified ? HeadKind::kCertified : HeadKind::kArgmax;
+    for (size_t begin = 0; begin < rows; begin += logit_rows(options_)) {
+      launch_head(begin, std::min(logit_rows(options_), rows - begin), n_banned, kind);
+    }
+    if (rows > cuda::kMaxInlineRows) return;
     cuda::FeedArgs feed;
     feed.argmax = device_.argmax();
     feed.ids = device_.inputs.ids;
@@ -334,14 +373,18 @@ class CudaBackend final : public Backend {
     return head;
   }
 
-  // For the output rows from `begin` on.
+  bool has_certified_head() const { return device_.head_copy.rows > 0; }
+
+  // For at most logit_rows() output rows from `begin` on; logits are overwritten by the next
+  // launch.
   void launch_head(size_t begin, size_t rows, size_t n_banned, HeadKind kind) {
     HeadArgs head = head_args(device_.inputs.row_list + begin, rows);
-    head.argmax = kind == HeadKind::kLogits ? nullptr : device_.argmax();
+    head.argmax = kind == HeadKind::kLogits ? nullptr : device_.argmax() + begin;
     head.banned = device_.inputs.banned;
     head.n_banned = static_cast<int>(n_banned);
     if (kind == HeadKind::kCertified) {
-      cuda::greedy_head({head, device_.head_copy, device_.rescored()}, device_.workspace, stream_);
+      cuda::greedy_head({head, device_.head_copy, device_.rescored() + begin}, device_.workspace,
+                        stream_);
     } else {
       cuda::head(head, device_.workspace, stream_);
     }
@@ -375,24 +418,27 @@ class CudaBackend final : public Backend {
     const bool both = argmax_only < outputs.argmax.size();
     for (size_t begin = 0; begin < outputs.rows.size();) {
       const bool greedy = begin < argmax_only;
-      const size_t end = std::min(begin + kLogitRows, greedy ? argmax_only : outputs.rows.size());
+      const size_t end =
+          std::min(begin + logit_rows(options_), greedy ? argmax_only : outputs.rows.size());
       const size_t n = end - begin;
       // The certified head gives an arg-max and no logits.
-      const HeadKind kind = greedy && device_.head_copy.rows > 0 ? HeadKind::kCertified
-                            : greedy || both                     ? HeadKind::kArgmax
-                                                                 : HeadKind::kLogits;
+      const HeadKind kind = greedy && has_certified_head() ? HeadKind::kCertified
+                            : greedy || both               ? HeadKind::kArgmax
+                                                           : HeadKind::kLogits;
       launch_head(begin, n, outputs.banned.size(), kind);
       if (!greedy) {
         read(outputs.logits.data() + (begin - argmax_only) * vocab, device_.logits, n * vocab);
       }
-      read_results();
-      if (kind != HeadKind::kLogits) {
-        std::copy_n(results_ + 1, n, outputs.argmax.data() + begin);
-      }
-      if (kind == HeadKind::kCertified) head_stats_.add({results_ + 1 + kLogitRows, n});
       begin = end;
     }
-    if (outputs.rows.empty()) read_results();
+    read_results();
+    take_argmax(outputs, argmax_only);
+  }
+
+  // From the results that were read; `argmax_only` of the rows gave no logits.
+  void take_argmax(const Outputs& outputs, size_t argmax_only) {
+    std::copy_n(results_ + 1, outputs.argmax.size(), outputs.argmax.data());
+    if (has_certified_head()) head_stats_.add({results_ + 1 + options_.max_rows, argmax_only});
   }
 
   void wait() {
@@ -402,10 +448,10 @@ class CudaBackend final : public Backend {
 
   // Waits for what was launched of the pass.
   void read_results() {
-    cuda_check(cudaMemcpyAsync(results_, device_.results, kResults * sizeof(int32_t),
+    cuda_check(cudaMemcpyAsync(results_, device_.results, result_count(options_) * sizeof(int32_t),
                                cudaMemcpyDeviceToHost, stream_),
                "reading results");
-    host_work_.to_host_bytes += kResults * sizeof(int32_t);
+    host_work_.to_host_bytes += result_count(options_) * sizeof(int32_t);
     wait();
     throw_on_fault(results_[0], model_);
   }
@@ -423,12 +469,12 @@ class CudaBackend final : public Backend {
   DeviceModel device_;
   PinnedMemory host_;           // the next three
   uint64_t* ring_ = nullptr;    // cuda::FeedArgs
-  int32_t* results_ = nullptr;  // [kResults], a copy of the device's
+  int32_t* results_ = nullptr;  // [result_count()], a copy of the device's
   // Written before a pass and sent to the device: kernels that read the host's memory would wait
   // for the bus, each for itself.
   StepInputs inputs_;
   uint32_t next_step_ = 1;  // the ring starts with zeros
-  HeadStats head_stats_;    // without decode steps: the GPU counts those
+  HeadStats head_stats_;    // without steps of few rows: the GPU counts those
   HostWork host_work_;
   std::map<std::pair<size_t, size_t>, Step> steps_;  // by rows and banned ids
 };

@@ -62,7 +62,7 @@ class Stager {
 }  // namespace
 
 DeviceModel::DeviceModel(const ModelFile& model, const EngineOptions& options, std::byte* memory)
-    : placer_(memory), places_(memory != nullptr) {
+    : max_rows(static_cast<size_t>(options.max_rows)), placer_(memory), places_(memory != nullptr) {
   const ModelConfig& config = model.config();
   const Weights& weights = model.weights();
   embedding = put(weights.embedding);
@@ -82,7 +82,7 @@ DeviceModel::DeviceModel(const ModelFile& model, const EngineOptions& options, s
   kv = placer_.take(2 * static_cast<size_t>(config.layers) * cache.layer_bytes);
   plan.kv_cache = placer_.used() - plan.weights - plan.head_copy;
 
-  block_table = placer_.take<int32_t>(static_cast<size_t>(options.sequences) *
+  block_table = placer_.take<int32_t>(static_cast<size_t>(cache.table_rows) *
                                       static_cast<size_t>(cache.blocks_per_sequence));
   workspace.max_chunks = (context + kAttentionChunk - 1) / kAttentionChunk;
   place_workspace(config, options, context);
@@ -173,9 +173,11 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
   q = placer_.take<float>(rows * std::max(q_dim, dim));
   normed = q;
   attention = placer_.take<float>(rows * q_dim);
-  u = placer_.take<float>(std::max(rows * static_cast<size_t>(config.ffn), kLogitRows * vocab));
+  const size_t head_rows = logit_rows(options);
+  const size_t u_floats = rows * static_cast<size_t>(config.ffn);
+  u = placer_.take<float>(std::max(u_floats, head_rows * vocab));
   logits = u;
-  results = zeroed(placer_.take<int32_t>(kResults), kResults);
+  results = zeroed(placer_.take<int32_t>(result_count(options)), result_count(options));
   constexpr size_t kTotals = cuda::kMaxInlineRows;
   rescored_totals = zeroed(placer_.take<cuda::RescoredTotals>(kTotals), kTotals);
   const int widest = std::max({config.dim, config.q_dim(), config.ffn});
@@ -183,18 +185,21 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
   workspace.row_s = placer_.take<float>(rows);
   workspace.row_r = placer_.take<float>(rows);
   workspace.row_sum = placer_.take<int32_t>(rows);
-  workspace.best = zeroed(placer_.take<unsigned long long>(kLogitRows), kLogitRows);
+  workspace.best = zeroed(placer_.take<unsigned long long>(head_rows), head_rows);
   workspace.head_done = zeroed(placer_.take<int32_t>(1), 1);
-  workspace.steps = placer_.take<int16_t>(kLogitRows * CompressedHead::pitch_of(config.dim));
-  workspace.hidden = placer_.take<HiddenBound>(kLogitRows);
-  workspace.lower = zeroed(placer_.take<uint32_t>(kLogitRows), kLogitRows);
-  workspace.rescored = zeroed(placer_.take<int32_t>(kLogitRows), kLogitRows);
+  workspace.steps = placer_.take<int16_t>(head_rows * CompressedHead::pitch_of(config.dim));
+  workspace.hidden = placer_.take<HiddenBound>(head_rows);
+  workspace.lower = zeroed(placer_.take<uint32_t>(head_rows), head_rows);
+  workspace.rescored = zeroed(placer_.take<int32_t>(head_rows), head_rows);
 
   const size_t heads = static_cast<size_t>(config.heads);
   const size_t state_bytes = heads * static_cast<size_t>(workspace.max_chunks) *
                              static_cast<size_t>(cuda::attention_state(config.head_dim)) *
                              sizeof(float);
-  const size_t used = placer_.used() - plan.weights - plan.head_copy - plan.kv_cache;
+  // The logits of many sequences come on top.
+  const size_t few_floats = std::max(u_floats, size_t{cuda::kMaxInlineRows} * vocab);
+  const size_t on_top = (std::max(few_floats, head_rows * vocab) - few_floats) * sizeof(float);
+  const size_t used = placer_.used() - plan.weights - plan.head_copy - plan.kv_cache - on_top;
   const size_t left = used < kWorkspaceBytes ? kWorkspaceBytes - used : 0;
   const size_t state_rows = std::clamp<size_t>(left / (state_bytes + 4096), 1,
                                                std::min<size_t>(cuda::kMaxInlineRows, rows));

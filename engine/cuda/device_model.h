@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15,11 +16,16 @@
 
 namespace edgellm {
 
-// Rows of logits that one launch of the head writes.
-inline constexpr size_t kLogitRows = 8;
+// Rows of logits that one launch of the head writes: as many as there are sequences, but at least
+// those of a decode step, and not so many that they take more than some dozens of megabytes.
+inline size_t logit_rows(const EngineOptions& options) {
+  return std::clamp<size_t>(static_cast<size_t>(options.sequences), cuda::kMaxInlineRows, 64);
+}
 
 // Words of DeviceModel::results.
-inline constexpr size_t kResults = 1 + 2 * kLogitRows;
+inline size_t result_count(const EngineOptions& options) {
+  return 1 + 2 * static_cast<size_t>(options.max_rows);
+}
 
 struct DeviceLayer {
   const float* attn_norm;
@@ -83,7 +89,7 @@ struct DeviceModel {
 
   std::byte* kv = nullptr;  // per layer: keys, then values
   StepInputs inputs;
-  int32_t* block_table = nullptr;  // [sequences, blocks_per_sequence], written by the backend
+  int32_t* block_table = nullptr;  // [table_rows, blocks_per_sequence], written by the backend
   int32_t* all_rows = nullptr;     // [max_rows]: 0, 1, 2, ...
   float* rope_cos = nullptr;       // [context, head_dim / 2]
   float* rope_sin = nullptr;
@@ -92,16 +98,18 @@ struct DeviceModel {
   float* attention = nullptr;  // [max_rows, q_dim]
   float* u = nullptr;          // [max_rows, ffn]
   float* normed = nullptr;     // [max_rows, dim], where q is
-  float* logits = nullptr;     // [kLogitRows, vocab], where u is
-  int32_t* results = nullptr;  // [kResults]: the fault, then of each output row the arg-max, then
-                               // of each the vocabulary's rows that the certified head rescored
+  float* logits = nullptr;     // [logit_rows(), vocab], where u is
+  int32_t* results =
+      nullptr;  // [result_count()]: the fault, then of each output row the arg-max, then
+                // of each the vocabulary's rows that the certified head rescored
   cuda::RescoredTotals* rescored_totals = nullptr;  // [kMaxInlineRows] of all decode steps
   cuda::Workspace workspace;
+  size_t max_rows;
   MemoryPlan plan;
 
   int32_t* fault() const { return results; }
   int32_t* argmax() const { return results + 1; }
-  int32_t* rescored() const { return results + 1 + kLogitRows; }
+  int32_t* rescored() const { return results + 1 + max_rows; }
 
   // Gives everything its place in `memory`, of plan.total() bytes; without memory it only plans.
   DeviceModel(const ModelFile& model, const EngineOptions& options, std::byte* memory = nullptr);

@@ -286,22 +286,40 @@ inline int64_t add_lanes_wide(const __m256i (&v)[4]) {
   return _mm_cvtsi128_si64(half) + _mm_extract_epi64(half, 1);
 }
 
+// One row of codes with kTokens rows of steps, of `pitch` columns.
+template <int kTokens>
+inline void compressed_row(const int8_t* codes, const int16_t* steps, int pitch, float* out,
+                           size_t out_stride) {
+  // 32 lanes: each takes at most kMaxCompressedCols / 32 products, which fit.
+  __m256i acc[kTokens][4] = {};
+  for (int c = 0; c < pitch; c += 64) {
+    for (int j = 0; j < 4; ++j) {
+      const __m256i w = _mm256_cvtepi8_epi16(
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + c + 16 * j)));
+      for (int t = 0; t < kTokens; ++t) {
+        const __m256i h =
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(steps + t * pitch + c + 16 * j));
+        acc[t][j] = _mm256_add_epi32(acc[t][j], _mm256_madd_epi16(w, h));
+      }
+    }
+  }
+  for (int t = 0; t < kTokens; ++t) {
+    out[static_cast<size_t>(t) * out_stride] = static_cast<float>(add_lanes_wide(acc[t]));
+  }
+}
+
 void compressed_rows(const CompressedHead& copy, int i_begin, int i_end, const int16_t* steps,
-                     float* out) {
+                     int t_count, float* out, size_t out_stride) {
   const int pitch = (copy.cols + 63) / 64 * 64;
   for (int i = i_begin; i < i_end; ++i) {
     const int8_t* codes = copy.codes + static_cast<size_t>(i) * static_cast<size_t>(pitch);
-    // 32 lanes: each takes at most kMaxCompressedCols / 32 products, which fit.
-    __m256i acc[4] = {};
-    for (int c = 0; c < pitch; c += 64) {
-      for (int j = 0; j < 4; ++j) {
-        const __m256i w = _mm256_cvtepi8_epi16(
-            _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + c + 16 * j)));
-        const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(steps + c + 16 * j));
-        acc[j] = _mm256_add_epi32(acc[j], _mm256_madd_epi16(w, h));
-      }
+    const int16_t* of = steps;
+    float* to = out + (i - i_begin);
+    int t = 0;
+    for (; t + 2 <= t_count; t += 2, of += 2 * pitch, to += 2 * out_stride) {
+      compressed_row<2>(codes, of, pitch, to, out_stride);
     }
-    out[i - i_begin] = static_cast<float>(add_lanes_wide(acc));
+    if (t < t_count) compressed_row<1>(codes, of, pitch, to, out_stride);
   }
 }
 

@@ -128,17 +128,17 @@ void greedy_head(const GreedyHeadArgs& args, Pool& pool) {
     for (int item = begin; item < end; ++item) {
       const int first = item * kRowsPerItem;
       const int count = std::min(kRowsPerItem, vocab - first);
+      // Each becomes the bound, in its place.
+      isa.compressed_rows(args.copy, first, first + count, scratch.steps, head.rows,
+                          head.logits + first, static_cast<size_t>(vocab));
       for (int row = 0; row < head.rows; ++row) {
-        float products[kRowsPerItem];
-        isa.compressed_rows(args.copy, first, first + count,
-                            scratch.steps + static_cast<size_t>(row) * pitch, products);
         float* upper = head.logits + at(row, vocab) + first;
         uint32_t& best = scratch.lower[at(thread, head.rows) + static_cast<size_t>(row)];
         float best_lower = from_ordered_bits(best);
         const HiddenBound hidden = scratch.hidden[row];
         for (int i = 0; i < count; ++i) {
           const LogitBounds bounds =
-              logit_bounds(products[i], args.copy.row_bounds[first + i], hidden);
+              logit_bounds(upper[i], args.copy.row_bounds[first + i], hidden);
           upper[i] = bounds.upper;
           // False where there is no bound (NaN).
           if (bounds.lower > best_lower && !is_banned(head, first + i)) best_lower = bounds.lower;

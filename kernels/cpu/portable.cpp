@@ -106,17 +106,19 @@ void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const Quantise
 }
 
 void compressed_rows(const CompressedHead& copy, int i_begin, int i_end, const int16_t* steps,
-                     float* out) {
+                     int t_count, float* out, size_t out_stride) {
   constexpr size_t kPiece = 64;  // of the pitch: 64 products fit in an int32
-  for (int i = i_begin; i < i_end; ++i) {
-    const int8_t* codes = copy.codes + static_cast<size_t>(i) * copy.pitch();
-    int64_t total = 0;
-    for (size_t begin = 0; begin < copy.pitch(); begin += kPiece) {
-      int32_t sum = 0;
-      for (size_t c = begin; c < begin + kPiece; ++c) sum += codes[c] * steps[c];
-      total += sum;
+  for (int t = 0; t < t_count; ++t, steps += copy.pitch(), out += out_stride) {
+    for (int i = i_begin; i < i_end; ++i) {
+      const int8_t* codes = copy.codes + static_cast<size_t>(i) * copy.pitch();
+      int64_t total = 0;
+      for (size_t begin = 0; begin < copy.pitch(); begin += kPiece) {
+        int32_t sum = 0;
+        for (size_t c = begin; c < begin + kPiece; ++c) sum += codes[c] * steps[c];
+        total += sum;
+      }
+      out[i - i_begin] = static_cast<float>(total);
     }
-    out[i - i_begin] = static_cast<float>(total);
   }
 }
 

@@ -80,10 +80,10 @@ struct Primitives {
   // codes [w.cols] of row i.
   RowSquares (*code_row)(const DenseMatrix& w, int i, const RowCoding& coding, int8_t* codes);
 
-  // out[i - i_begin] = the exact sum of codes[i] * steps, as the nearest float; steps is
-  // [copy.pitch()], at most 32767 in magnitude.
+  // out[t * out_stride + i - i_begin] = the exact sum of codes[i] * steps[t], as the nearest float;
+  // steps is [t_count, copy.pitch()], at most 32767 in magnitude.
   void (*compressed_rows)(const CompressedHead& copy, int i_begin, int i_end, const int16_t* steps,
-                          float* out);
+                          int t_count, float* out, size_t out_stride);
 
   // out[i] = act(g[i]) * u[i]
   void (*gate)(GateActivation act, const float* g, const float* u, int n, float* out);

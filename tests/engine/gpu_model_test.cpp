@@ -251,5 +251,33 @@ TEST_CASE("a model that does not fit is told with the context that would") {
   }
 }
 
+TEST_CASE("a pool of blocks takes what a GPU has left, and no more") {
+  const TempDir temp;
+  const ModelFile model = ModelFile::open(changed_model(temp));
+  EngineOptions options;
+  options.sequences = 40;
+  options.kv_blocks = 1;
+  const MemoryPlan least = plan_cuda_memory(model, options);
+  if (least.total() == 0) {
+    skip("built without CUDA");
+    return;
+  }
+  CHECK(cuda_kv_blocks(model, options, 0) == 0);
+  CHECK(cuda_kv_blocks(model, options, least.total() - 1) == 0);
+  CHECK(cuda_kv_blocks(model, options, least.total()) == 1);
+  for (const uint64_t more : {1'000'000, 1'234'567, 98'765'432}) {
+    const uint64_t free_bytes = least.total() + more;
+    options.kv_blocks = cuda_kv_blocks(model, options, free_bytes);
+    CHECK(options.kv_blocks > 1);
+    CHECK(plan_cuda_memory(model, options).total() <= free_bytes);
+    CHECK(cuda_memory_problem(model, options, free_bytes).empty());
+    const int fitting = options.kv_blocks++;
+    CHECK(plan_cuda_memory(model, options).total() > free_bytes);
+    CHECK(cuda_memory_problem(model, options, free_bytes)
+              .ends_with("a KV cache of " + std::to_string(fitting) + " blocks would fit"));
+  }
+  CHECK(cuda_memory_problem(model, options, 1000).ends_with("; no KV cache would fit"));
+}
+
 }  // namespace
 }  // namespace edgellm

@@ -309,7 +309,9 @@ TEST_CASE("what cannot run fails alone, and says by how much") {
   check_same(results[2], f.expected(requests[2]));
 }
 
-TEST_CASE("a sequence that meets a value that is not finite fails alone") {
+// A damaged embedding row, met by three of many prompts.
+void check_fails_alone(
+    const std::function<std::unique_ptr<Backend>(const ModelFile&, const EngineOptions&)>& make) {
   Fixture f(nlohmann::json{{"tie_word_embeddings", false}});
   const int vocab = f.model.config().vocab;
   const auto finite = mixed_requests(f, 20, 8);
@@ -339,7 +341,7 @@ TEST_CASE("a sequence that meets a value that is not finite fails alone") {
   }
   for (const int sequences : {1, 7, 23}) {
     INFO(sequences);
-    const auto backend = make_cpu_backend(damaged, f.options(sequences, 92));
+    const auto backend = make(damaged, f.options(sequences, 92));
     Scheduler scheduler(*backend, {});
     const auto results = run_all(scheduler, requests);
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -354,6 +356,10 @@ TEST_CASE("a sequence that meets a value that is not finite fails alone") {
     }
     CHECK(scheduler.counters().failures == 3);
   }
+}
+
+TEST_CASE("a sequence that meets a value that is not finite fails alone") {
+  check_fails_alone(make_cpu_backend);
 }
 
 TEST_CASE("requests are admitted in their order, and callbacks may submit more") {
@@ -519,28 +525,59 @@ TEST_CASE("memory does not grow with the number of requests") {
   CHECK(scheduler.blocks().used() == 0);
 }
 
-TEST_CASE("a GPU's scheduler gives every request the ids of the CPU", "[gpu]") {
+bool no_gpu() {
   const GpuList list = list_gpus();
-  if (!list.problem.empty()) {
-    skip(list.problem);
-    return;
-  }
+  if (!list.problem.empty()) skip(list.problem);
+  return !list.problem.empty();
+}
+
+TEST_CASE("a GPU's scheduler gives every request the ids of the CPU", "[gpu]") {
+  if (no_gpu()) return;
   Fixture f;
-  const std::vector<SequenceRequest> requests = mixed_requests(f, 60, 5);
+  std::vector<SequenceRequest> requests = mixed_requests(f, 60, 5);
+  // Without samples: steps of many rows that are replayed as a graph.
+  const bool greedy = GENERATE(false, true);
+  for (SequenceRequest& request : requests) {
+    if (greedy) request.sampling = {};
+    if (greedy) request.ignore_stop_ids = false;
+  }
   const std::vector<SequenceResult> expected = expected_of(f, requests);
-  for (const bool use_graph : {true, false}) {
-    for (const int sequences : {1, 7, 8, 9, 40, 64}) {
-      for (const bool full_head : {false, true}) {
-        INFO(sequences << " sequences, graph " << use_graph << ", full head " << full_head);
-        EngineOptions options = f.options(sequences, 4 * sequences, 128);
-        options.use_graph = use_graph;
-        options.full_head = full_head;
-        const auto backend = make_cuda_backend(f.model, options);
-        Scheduler scheduler(*backend, {});
-        check_equal(run_all(scheduler, requests), expected);
-      }
+  for (const int sequences : {1, 7, 8, 9, 33, 64}) {
+    for (const auto& [use_graph, full_head] :
+         {std::pair{true, false}, {true, true}, {false, false}}) {
+      INFO(sequences << " sequences, graph " << use_graph << ", full head " << full_head);
+      // 60 rows at most: no room to fill a pass of 57 or more up to 64.
+      EngineOptions options = f.options(sequences, 4 * sequences, sequences == 64 ? 0 : 60);
+      options.use_graph = use_graph;
+      options.full_head = full_head;
+      const auto backend = make_cuda_backend(f.model, options, {});
+      Scheduler scheduler(*backend, {});
+      check_equal(run_all(scheduler, requests), expected);
+      if (greedy) CHECK(scheduler.counters().decodes > 0);
     }
   }
+}
+
+TEST_CASE("more sequences on a GPU than one launch of the head takes", "[gpu]") {
+  if (no_gpu()) return;
+  Fixture f;
+  std::vector<SequenceRequest> requests = mixed_requests(f, 150, 6);
+  for (SequenceRequest& request : requests) {
+    request.sampling = {};
+    request.max_tokens = 40;
+    request.prompt_ids.resize(std::min<size_t>(request.prompt_ids.size(), 60));
+  }
+  const std::vector<SequenceResult> expected = expected_of(f, requests);
+  const auto backend = make_cuda_backend(f.model, f.options(150, 400, 200), {});
+  Scheduler scheduler(*backend, {});
+  check_equal(run_all(scheduler, requests), expected);
+}
+
+TEST_CASE("a sequence that meets a value that is not finite fails alone on a GPU", "[gpu]") {
+  if (no_gpu()) return;
+  check_fails_alone([](const ModelFile& model, const EngineOptions& options) {
+    return make_cuda_backend(model, options);
+  });
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST_CASE("the certified head's bounds hold and it chooses what the full head ch
         const DenseData head = make_head(random, vocab, dim, type, static_cast<HeadKind>(kind));
         const Copy copy(head.matrix, *f.pools.back());
         for (int size = 0; size < kHiddenSizes; ++size) {
-          const int rows = 1 + random.below(4);
+          const int rows = 1 + random.below(9);
           const HiddenData in(random, 7, dim, size);
           std::vector<int32_t> row_list, banned;
           for (int r = 0; r < rows; ++r) row_list.push_back(random.below(7));
@@ -152,7 +152,8 @@ TEST_CASE("the products of the largest codes and steps are exact") {
   for (int dim : {64, 4095, kMaxCompressedCols}) {
     const size_t pitch = CompressedHead::pitch_of(dim);
     std::vector<int8_t> codes(5 * pitch);
-    std::vector<int16_t> steps(pitch);
+    constexpr int kTokens = 7;  // a tile of four, and others
+    std::vector<int16_t> steps(kTokens * pitch);
     for (int random_signs : {0, 1}) {
       for (size_t i = 0; i < 5 * pitch; ++i) {
         codes[i] = random_signs && random.below(2) == 0 ? int8_t{-127} : int8_t{127};
@@ -161,13 +162,23 @@ TEST_CASE("the products of the largest codes and steps are exact") {
         step = random_signs && random.below(2) == 0 ? int16_t{-32767} : int16_t{32767};
       }
       for (const auto& pool : f.pools) {
-        float products[5];
-        pool->isa().compressed_rows({codes.data(), nullptr, 5, dim}, 0, 5, steps.data(), products);
-        for (size_t i = 0; i < 5; ++i) {
-          int64_t expected = 0;
-          for (size_t c = 0; c < pitch; ++c) expected += codes[i * pitch + c] * steps[c];
-          INFO(pool->isa().name << ", dim " << dim);
-          REQUIRE(products[i] == static_cast<float>(expected));
+        for (const int tokens : {1, 2, 3, 4, kTokens}) {
+          constexpr size_t kStride = 6;  // one more than are written
+          std::vector<float> products(kTokens * kStride, -1.0f);
+          pool->isa().compressed_rows({codes.data(), nullptr, 5, dim}, 0, 5, steps.data(), tokens,
+                                      products.data(), kStride);
+          for (size_t t = 0; t < kTokens; ++t) {
+            for (size_t i = 0; i < kStride; ++i) {
+              int64_t expected = 0;
+              for (size_t c = 0; i < 5 && c < pitch; ++c) {
+                expected += codes[i * pitch + c] * steps[t * pitch + c];
+              }
+              INFO(pool->isa().name << ", dim " << dim << ", " << tokens << " rows of steps");
+              const bool written = static_cast<int>(t) < tokens && i < 5;
+              REQUIRE(products[t * kStride + i] ==
+                      (written ? static_cast<float>(expected) : -1.0f));
+            }
+          }
         }
       }
     }
