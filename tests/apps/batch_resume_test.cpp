@@ -161,7 +161,9 @@ TEST_CASE("another model, other options, another input or shard are refused unti
   CHECK(contains(model.err, "the model was " + demo_model()));
   write_file(folder, "in.jsonl", "{\"id\":\"new\",\"prompt\":\"x\"}\n" + story_requests(3, 4));
   refused({"-n", "3"}, "does not begin with the same");
-  write_file(folder, "in.jsonl", "{\"id\":\"new\",\"prompt\":\"x\"}\n" + story_requests(4, 4));
+  std::string larger = story_requests(5, 4);  // as long as before, and a line more
+  larger[larger.find("king")] = 'K';
+  write_file(folder, "in.jsonl", larger);
   refused({"-n", "3"}, "does not begin with the same");
 
   // What changes no answer may change.
