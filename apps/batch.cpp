@@ -29,9 +29,6 @@ int run(const BatchFlags& flags) {
   if (flags.input.empty()) {
     throw Error(ExitCode::kUsage, "--input is required; -i - reads standard input");
   }
-  if (flags.restart && flags.keep_answers) {
-    throw Error(ExitCode::kUsage, "--restart drops the answers that --keep-answers keeps; use one");
-  }
   return run_batch(flags);
 }
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "apps/files.h"
 #include "apps/signals.h"
 #include "base/error.h"
 #include "model/hash.h"
@@ -25,9 +26,9 @@ bool is_regular(int fd) {
   return fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
 }
 
-[[noreturn]] void fail_to_spool(const std::string& folder) {
+[[noreturn]] void fail_to_spool(const std::string& folder, int error) {
   throw Error(ExitCode::kRuntime, "cannot keep standard input in " + folder + ": " +
-                                      std::strerror(errno) +
+                                      std::strerror(error) +
                                       "; name another folder with TMPDIR, or save it to a file");
 }
 
@@ -63,7 +64,7 @@ void BatchInput::spool() {
   const std::string folder = std::filesystem::temp_directory_path(failed).string();
   std::string name = folder + "/edgellm-batch-XXXXXX";
   model_io::FileDescriptor file(mkostemp(name.data(), O_CLOEXEC));
-  if (file.get() < 0) fail_to_spool(folder);
+  if (file.get() < 0) fail_to_spool(folder, errno);
   unlink(name.c_str());
   std::array<char, 1 << 16> buffer;
   while (true) {
@@ -75,12 +76,8 @@ void BatchInput::spool() {
     if (n < 0) {
       throw Error(ExitCode::kUsage, "cannot read " + name_ + ": " + std::strerror(errno));
     }
-    for (ssize_t done = 0; done < n;) {
-      const ssize_t written =
-          write(file.get(), buffer.data() + done, static_cast<size_t>(n - done));
-      if (written < 0 && errno != EINTR) fail_to_spool(folder);
-      if (written > 0) done += written;
-    }
+    const int error = write_all(file.get(), {buffer.data(), static_cast<size_t>(n)});
+    if (error != 0) fail_to_spool(folder, error);
   }
   owned_ = std::move(file);
   fd_ = owned_.get();

@@ -22,10 +22,6 @@ namespace {
 
 using model_io::FileDescriptor;
 
-[[noreturn]] void fail_to_write(const std::string& path, int error) {
-  throw Error(ExitCode::kRuntime, "cannot write " + path + ": " + std::strerror(error));
-}
-
 bool same_file(int fd, const std::string& path) {
   struct stat open_one = {};
   struct stat named = {};
@@ -43,24 +39,6 @@ void lock(int fd, const std::string& path) {
   // Some network file systems have no locks.
   print_note("cannot lock " + path + " (" + std::strerror(errno) +
              "): see to it that no other process writes it");
-}
-
-void write_all(int fd, std::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t n = write(fd, bytes.data(), bytes.size());
-    if (n >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(n));
-    } else if (errno != EINTR) {
-      fail_to_write(path, errno);
-    }
-  }
-}
-
-// So that a new name outlives a power cut. A file system that cannot do it for a folder needs not.
-void sync_folder_of(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  const FileDescriptor fd(open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() >= 0) (void)!fsync(fd.get());
 }
 
 // Removes a file at the end of a scope, unless it has got another name.
@@ -83,27 +61,24 @@ FileDescriptor replaced(
   if (fd.get() < 0) fail_to_write(path, errno);
   std::string buffer;
   constexpr size_t kWriteBytes = size_t{1} << 20;
+  const auto write_buffer = [&] {
+    if (const int error = write_all(fd.get(), buffer)) fail_to_write(path, error);
+    buffer.clear();
+  };
   write(fd.get(), [&](std::string_view bytes) {
     buffer += bytes;
-    if (buffer.size() < kWriteBytes) return;
-    write_all(fd.get(), buffer, path);
-    buffer.clear();
+    if (buffer.size() >= kWriteBytes) write_buffer();
   });
-  write_all(fd.get(), buffer, path);
+  write_buffer();
   if (fsync(fd.get()) != 0 || rename(temporary.path.c_str(), path.c_str()) != 0) {
     fail_to_write(path, errno);
   }
   temporary.path.clear();
-  sync_folder_of(path);
+  model_io::sync_folder(model_io::folder_of(path));
   return fd;
 }
 
 }  // namespace
-
-bool is_device_or_pipe(const std::string& path) {
-  struct stat status = {};
-  return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
-}
 
 BatchJournal::BatchJournal(const std::string& path) {
   std::error_code failed;

@@ -76,7 +76,4 @@ void emit_in_order(std::vector<RecordPlace>& places, const std::string& name,
 // The file is these bytes, all of them or none, also after a power cut. One process at a time.
 void replace_file(const std::string& path, std::string_view bytes);
 
-// A device or a pipe, which has nothing to go on from.
-bool is_device_or_pipe(const std::string& path);
-
 }  // namespace edgellm

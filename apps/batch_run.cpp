@@ -97,10 +97,7 @@ class BatchRun {
       } else {
         stream_ = model_io::FileDescriptor(open(flags_.output.c_str(), O_WRONLY | O_CLOEXEC));
         stream_fd_ = stream_.get();
-        if (stream_fd_ < 0) {
-          throw Error(ExitCode::kRuntime,
-                      "cannot write " + flags_.output + ": " + std::strerror(errno));
-        }
+        if (stream_fd_ < 0) fail_to_write(flags_.output, errno);
       }
       if (input_.is_file()) manifest_.input = input_.scan();
       return;
@@ -350,9 +347,7 @@ class BatchRun {
     json.update(report_.json());
     const std::string text =
         json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-    OutputFile file(flags_.summary);
-    file.write(text.data(), text.size());
-    file.commit();
+    write_file(flags_.summary, text);
   }
 
   const BatchFlags& flags_;

@@ -166,12 +166,7 @@ class Bench {
     Json report = header_.json;
     report["runs"] = std::move(runs);
     output_->end(report);
-    if (!flags_.html.empty()) {
-      const std::string page = bench::report_page(report);
-      OutputFile file(flags_.html);
-      file.write(page.data(), page.size());
-      file.commit();
-    }
+    if (!flags_.html.empty()) write_file(flags_.html, bench::report_page(report));
     return 0;
   }
 

@@ -126,13 +126,6 @@ compare::OurInfo our_info(const ModelFile& model, const Backend& backend,
           .memory = backend.memory()};
 }
 
-void write_page(const std::string& path, const compare::Comparison& comparison) {
-  const std::string page = compare::to_html(comparison);
-  OutputFile file(path);
-  file.write(page.data(), page.size());
-  file.commit();
-}
-
 // Warm-ups of both, then rounds of A B, B A: whatever drifts (clocks, heat, other work) meets both
 // alike.
 void measure(const compare::OurSide& ours, peers::Peer& theirs, compare::Comparison& comparison,
@@ -215,7 +208,7 @@ int compare_with(const Flags& flags) {
   comparison.same_weights = compare::decide_same_weights(
       flags.same_weights, comparison.ours.parameters, comparison.theirs);
 
-  if (flags.html) write_page(*flags.html, comparison);
+  if (flags.html) write_file(*flags.html, compare::to_html(comparison));
   if (flags.json) {
     print_json(compare::to_json(comparison));
   } else {

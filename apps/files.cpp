@@ -13,6 +13,7 @@
 
 #include "apps/signals.h"
 #include "base/error.h"
+#include "model/file_io.h"
 
 namespace edgellm {
 namespace {
@@ -47,7 +48,9 @@ std::optional<std::string> read_all(int fd, size_t limit = SIZE_MAX) {
   throw Error(code, "cannot read " + path + ": " + std::strerror(errno));
 }
 
-[[noreturn]] void fail_to_write(const std::string& path, int error) {
+}  // namespace
+
+void fail_to_write(const std::string& path, int error) {
   throw Error(ExitCode::kRuntime, "cannot write " + path + ": " + std::strerror(error));
 }
 
@@ -56,7 +59,17 @@ bool is_device_or_pipe(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
 }
 
-}  // namespace
+int write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = write(fd, bytes.data(), bytes.size());
+    if (n >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(n));
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
+}
 
 std::string read_stdin() {
   if (auto bytes = read_all(STDIN_FILENO)) return std::move(*bytes);
@@ -91,8 +104,7 @@ void require_writable(const std::string& path) {
       throw Error(ExitCode::kRuntime, "cannot write " + path + ": it is not a regular file");
     }
   }
-  std::string folder = std::filesystem::path(path).parent_path().string();
-  if (folder.empty()) folder = ".";
+  const std::string folder = model_io::folder_of(path);
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
     throw Error(ExitCode::kRuntime, "cannot write " + path + ": there is no folder " + folder);
@@ -122,16 +134,8 @@ OutputFile::~OutputFile() {
 void OutputFile::fail(int error) const { fail_to_write(path_, error); }
 
 void OutputFile::write(const void* data, size_t n_bytes) {
-  const char* next = static_cast<const char*>(data);
-  while (n_bytes > 0) {
-    const ssize_t n = ::write(fd_, next, n_bytes);
-    if (n >= 0) {
-      next += n;
-      n_bytes -= static_cast<size_t>(n);
-    } else if (errno != EINTR) {
-      fail(errno);
-    }
-  }
+  const int error = write_all(fd_, {static_cast<const char*>(data), n_bytes});
+  if (error != 0) fail(error);
 }
 
 void OutputFile::commit() {
@@ -140,6 +144,12 @@ void OutputFile::commit() {
   if (temporary_.empty()) return;
   if (rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
   temporary_.clear();
+}
+
+void write_file(const std::string& path, std::string_view bytes) {
+  OutputFile file(path);
+  file.write(bytes.data(), bytes.size());
+  file.commit();
 }
 
 }  // namespace edgellm

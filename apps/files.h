@@ -22,6 +22,15 @@ std::string read_head(const std::string& path, size_t n_bytes);
 // Throws Error (kRuntime) where a file of this name could not be made or replaced.
 void require_writable(const std::string& path);
 
+// A device or a pipe: written directly, and nothing to go on from.
+bool is_device_or_pipe(const std::string& path);
+
+// Error (kRuntime) for an errno value of a write.
+[[noreturn]] void fail_to_write(const std::string& path, int error);
+
+// All of the bytes, however many calls it takes. 0, or the errno of the call that failed.
+int write_all(int fd, std::string_view bytes);
+
 // A file that gets its name when it is whole: commit() renames it into place; without it nothing is
 // left behind and an older file of that name stays. A device or pipe is written directly.
 class OutputFile {
@@ -41,5 +50,8 @@ class OutputFile {
   std::string temporary_;  // empty where path_ is written directly
   int fd_ = -1;
 };
+
+// An OutputFile of these bytes.
+void write_file(const std::string& path, std::string_view bytes);
 
 }  // namespace edgellm

@@ -24,8 +24,7 @@ const std::vector<EnvironmentVariable>& environment_variables() {
        "result is the same."},
       {"TMPDIR",
        "Where bench keeps the random model of a --shape, and batch standard input that it must "
-       "read "
-       "first, while they run; /tmp unless set."},
+       "read first, while they run; /tmp unless set."},
       {"EDGELLM_NVML",
        "The NVML library that bench reads a GPU's sensors with, instead of the driver's "
        "libnvidia-ml.so.1."},

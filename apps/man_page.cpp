@@ -150,10 +150,8 @@ void write_man_pages(const CommandInfo& program, const std::string& folder) {
   std::vector<CommandInfo> all = program.commands;
   all.push_back(program);
   for (const CommandInfo& command : all) {
-    const std::string page = man_page(command, program);
-    OutputFile file((std::filesystem::path(folder) / (page_name(command) + ".1")).string());
-    file.write(page.data(), page.size());
-    file.commit();
+    const std::filesystem::path path = std::filesystem::path(folder) / (page_name(command) + ".1");
+    write_file(path.string(), man_page(command, program));
   }
 }
 

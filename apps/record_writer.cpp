@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "apps/files.h"
 #include "base/error.h"
 
 namespace edgellm {
@@ -97,16 +98,7 @@ void RecordWriter::work() {
 int RecordWriter::write_group(const std::string& group) {
   struct stat before = {};
   if (sync_ && fstat(fd_, &before) != 0) return errno;
-  int error = 0;
-  size_t done = 0;
-  while (done < group.size() && error == 0) {
-    const ssize_t n = write(fd_, group.data() + done, group.size() - done);
-    if (n >= 0) {
-      done += static_cast<size_t>(n);
-    } else if (errno != EINTR) {
-      error = errno;
-    }
-  }
+  int error = write_all(fd_, group);
   if (error == 0 && sync_ && fdatasync(fd_) != 0) error = errno;
   // The part of a line that found room would be taken for a torn one.
   if (error != 0 && sync_ && ftruncate(fd_, before.st_size) != 0) return error;

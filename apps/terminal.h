@@ -54,7 +54,6 @@ class ProgressLine {
   bool is_drawn() const { return enabled_; }
 
  private:
-
   using Clock = std::chrono::steady_clock;
   bool enabled_;
   Clock::time_point next_draw_;

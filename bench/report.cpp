@@ -246,16 +246,15 @@ Json degradation_json(const std::vector<TestResult>& results) {
     depths.tokens_per_s.push_back(rate);
   }
   Json json = Json::array();
-  for (const auto& one : series) {
-    const auto& [tokens, batch] = one.first;
-    const Depths& depths = one.second;
+  for (const auto& [key, depths] : series) {
     const NotAvailable one_depth{"a slope needs two depths; use -d 0,1024 or more"};
-    const auto slope = [&](const std::vector<double>& y) -> Measured<double> {
+    // An init-capture: clang 14 refuses the name of a structured binding.
+    const auto slope = [&, &depths = depths](const std::vector<double>& y) -> Measured<double> {
       const auto line = fit_line(depths.depth, y);
       if (!line) return one_depth;
       return 1024 * line->slope;
     };
-    Json entry = {{"n_gen", tokens}, {"n_batch", batch}, {"depths", depths.depth}};
+    Json entry = {{"n_gen", key.first}, {"n_batch", key.second}, {"depths", depths.depth}};
     put(entry, "ns_per_token_per_1k", slope(depths.ns_per_token));
     put(entry, "tokens_per_s_per_1k", slope(depths.tokens_per_s));
     json.push_back(entry);

@@ -55,9 +55,15 @@ class InputFile {
 // The whole of a file of at most max_bytes.
 std::string read_text_file(const std::string& path, uint64_t max_bytes);
 
-// Also a link that leads nowhere: a download that is not complete must not pass for a model that has
-// no such file.
+// Also a link that leads nowhere: a download that is not complete must not pass for a model that
+// has no such file.
 bool path_exists(const std::string& path);
 bool is_folder(const std::string& path);
+
+std::string folder_of(const std::string& path);  // "." where the path names none
+
+// So that a new name in it outlives a power cut. Where a file system cannot sync a folder the files
+// themselves are safe, only their names may be late.
+void sync_folder(const std::string& folder);
 
 }  // namespace edgellm::model_io

@@ -24,17 +24,6 @@ namespace {
   fail_output(path, what + ": " + std::strerror(errno));
 }
 
-std::string folder_of(const std::string& path) {
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  return parent.empty() ? "." : parent;
-}
-
-void sync_folder(const std::string& folder) {
-  const FileDescriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems cannot sync a folder; the file itself is safe, only its name may be late.
-  if (fd.get() >= 0) ::fsync(fd.get());
-}
-
 }  // namespace
 
 ModelWriter::ModelWriter(const std::string& output, Metadata metadata,

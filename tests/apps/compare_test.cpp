@@ -232,15 +232,6 @@ TEST_CASE("compare: an answer in one burst has no wall-clock rates") {
   CHECK(theirs.at("total_ns").is_number());
 }
 
-void check_refused(const Result& result, int exit_code, const std::string& part) {
-  INFO("stderr: " << result.err);
-  CHECK(result.exit_code == exit_code);
-  CHECK(result.out.empty());
-  CHECK(result.err.starts_with("edgellm: "));
-  CHECK(result.err.find('\n') == result.err.size() - 1);
-  CHECK(result.err.find(part) != std::string::npos);
-}
-
 TEST_CASE("compare: what goes wrong with the server is exit code 9 in one line") {
   const std::string model = demo_model();
   check_refused(run({"compare", model, "--url", "http://127.0.0.1:1"}), 9,

@@ -12,16 +12,6 @@
 namespace edgellm::test {
 namespace {
 
-// One line on stderr that holds `part`, nothing on stdout.
-void check_refused(const Result& result, int exit_code, const std::string& part) {
-  INFO("stderr: " << result.err);
-  CHECK(result.exit_code == exit_code);
-  CHECK(result.out.empty());
-  CHECK(result.err.starts_with("edgellm: "));
-  CHECK(result.err.find('\n') == result.err.size() - 1);
-  CHECK(result.err.find(part) != std::string::npos);
-}
-
 void check_run_refused(std::vector<std::string> args, int exit_code, const std::string& part) {
   args.insert(args.begin(), {"run", demo_model()});
   INFO(Catch::StringMaker<std::vector<std::string>>::convert(args));

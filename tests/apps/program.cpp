@@ -186,6 +186,15 @@ Result run_with_input(const std::vector<std::string>& args, const std::string& i
   return program.wait();
 }
 
+void check_refused(const Result& result, int exit_code, const std::string& part) {
+  INFO("stderr: " << result.err);
+  CHECK(result.exit_code == exit_code);
+  CHECK(result.out.empty());
+  CHECK(result.err.starts_with("edgellm: "));
+  CHECK(result.err.find('\n') == result.err.size() - 1);
+  CHECK(result.err.find(part) != std::string::npos);
+}
+
 nlohmann::json json_of(const Result& result) {
   INFO("stdout: " << result.out << "\nstderr: " << result.err);
   REQUIRE(!result.out.empty());

@@ -60,6 +60,9 @@ Result run(const std::vector<std::string>& args);
 // Runs to the end with `input` in a pipe.
 Result run_with_input(const std::vector<std::string>& args, const std::string& input);
 
+// One line on stderr that holds `part`, nothing on stdout.
+void check_refused(const Result& result, int exit_code, const std::string& part);
+
 // The JSON that a successful run printed: exactly one line.
 nlohmann::json json_of(const Result& result);
 
