@@ -72,7 +72,7 @@ void describe_gpu(bench::RunSetting& run, const Device& device) {
     run.sensors = run.gpu.missing();
     return;
   }
-  const GpuInfo& gpu = list_gpus().gpus[static_cast<size_t>(*device.gpu)];
+  const GpuInfo gpu = list_gpus().gpus[static_cast<size_t>(*device.gpu)];
   run.gpu = gpu;
   run.sensors = bench::open_nvml_device(gpu.pci_bus_id);
 }
