@@ -284,6 +284,8 @@ struct Copies {
 
   const uint4* weights[kWeightCopies];  // at stage 0
   const uint4* codes[kCodeCopies];
+  uint32_t has_weights = 0;  // bit i: weights[i] is a row that exists
+  uint32_t has_codes = 0;
   int steps;  // of 64 columns, of the whole product
 
   template <class Op>
@@ -293,16 +295,20 @@ struct Copies {
 #pragma unroll
     for (int i = 0; i < kWeightCopies; ++i) {
       const TileRow tile_row((t + i * T::kThreads) / T::kSteps);
-      const PairRows pair = op.rows(min(first_pair + tile_row.pair, op.pairs() - 1));
-      const bool second = tile_row.which == 1 && pair.words[1] != nullptr;
+      const int number = first_pair + tile_row.pair;
+      const PairRows pair = op.rows(min(number, op.pairs() - 1));
+      const uint32_t* row = tile_row.which == 1 ? pair.words[1] : pair.words[0];
+      if (number < op.pairs() && row != nullptr) has_weights |= 1u << i;
       weights[i] =
-          reinterpret_cast<const uint4*>(second ? pair.words[1] : pair.words[0]) + t % T::kSteps;
+          reinterpret_cast<const uint4*>(row != nullptr ? row : pair.words[0]) + t % T::kSteps;
     }
 #pragma unroll
     for (int i = 0; i < kCodeCopies; ++i) {
-      const int token = min(first_token + (t + i * T::kThreads) / (4 * T::kSteps), tokens - 1);
+      const int token = first_token + (t + i * T::kThreads) / (4 * T::kSteps);
+      if (token < tokens) has_codes |= 1u << i;
       codes[i] = reinterpret_cast<const uint4*>(rows.codes) +
-                 static_cast<size_t>(token) * static_cast<size_t>(4 * steps) + t % (4 * T::kSteps);
+                 static_cast<size_t>(min(token, tokens - 1)) * static_cast<size_t>(4 * steps) +
+                 t % (4 * T::kSteps);
     }
   }
 
@@ -317,7 +323,7 @@ struct Copies {
         break;
       }
       copy_16(to + i * (T::kThreads / T::kSteps * 16), weights[i] + (valid ? first_step : 0),
-              valid);
+              valid && (has_weights >> i & 1) != 0);
     }
   }
 
@@ -334,7 +340,7 @@ struct Copies {
         break;
       }
       copy_16(to + i * (T::kThreads / (4 * T::kSteps) * 64),
-              codes[i] + (valid ? 4 * first_step : 0), valid);
+              codes[i] + (valid ? 4 * first_step : 0), valid && (has_codes >> i & 1) != 0);
     }
   }
 };
@@ -392,46 +398,65 @@ struct WarpTile {
   }
 };
 
-// Scales the sums of a tile and lets the op finish them.
+// The results of a tile that a thread finishes: of one pair, for every kTokenStep-th token.
 template <class T, class Op>
-__device__ void finish_tile(const Op& op, const int* tile, const RowScale* scales, int first_pair,
-                            int first_token, int tokens) {
-  // Results whose inputs a thread fetches together: the loop waits for memory once a batch.
-  constexpr int kBatch = 8;
-  constexpr int kTokenStep = T::kThreads / T::kPairs;
-  const int t = static_cast<int>(threadIdx.x);
-  const int pair = first_pair + t % T::kPairs;
-  if (pair >= op.pairs()) return;
-  const PairRows pair_rows = op.rows(pair);
-  const int row = t % T::kPairs / 16 * 32 + t % 16;
-  const int end = min(T::kTokens, tokens - first_token);
-#pragma unroll 1
-  for (int begin = t / T::kPairs; begin < end; begin += kBatch * kTokenStep) {
-    typename Op::Place place[kBatch];
+struct TileEnd {
+  static constexpr int kTokenStep = T::kThreads / T::kPairs;
+  static constexpr int kResults = (T::kTokens + kTokenStep - 1) / kTokenStep;
+  // Looked up together, so that the thread waits for memory once. Few are looked up before the
+  // products, more would take their registers.
+  static constexpr int kBatch = kResults < 8 ? kResults : 8;
+  static constexpr bool kEarly = kResults <= 4;
+
+  int pair;
+  int first_token;
+  int end;  // of the tile's tokens
+  typename Op::Place place[kBatch];
+
+  __device__ TileEnd(const Op& op, int first_pair, int first_token_, int tokens)
+      : pair(first_pair + static_cast<int>(threadIdx.x) % T::kPairs),
+        first_token(first_token_),
+        end(min(T::kTokens, tokens - first_token_)) {
+    if (kEarly && pair < op.pairs()) look_up(op, static_cast<int>(threadIdx.x) / T::kPairs);
+  }
+
+  __device__ void look_up(const Op& op, int begin) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       place[i] = op.place(first_token + min(begin + i * kTokenStep, end - 1), pair);
     }
+  }
+
+  // Scales the sums and lets the op finish them.
+  __device__ void finish(const Op& op, const int* tile, const RowScale* scales) {
+    if (pair >= op.pairs()) return;
+    const int t = static_cast<int>(threadIdx.x);
+    const PairRows pair_rows = op.rows(pair);
+    const int row = t % T::kPairs / 16 * 32 + t % 16;
+#pragma unroll 1
+    for (int begin = t / T::kPairs; begin < end; begin += kBatch * kTokenStep) {
+      if (!kEarly) look_up(op, begin);
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) op.fetch(place[i]);
+      for (int i = 0; i < kBatch; ++i) op.fetch(place[i]);
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int token = begin + i * kTokenStep;
-      if (token >= end) break;
-      const RowScale scale = scales[token];
-      int a = -scale.sum;
-      int b = -scale.sum;
+      for (int i = 0; i < kBatch; ++i) {
+        const int token = begin + i * kTokenStep;
+        if (token >= end) break;
+        const RowScale scale = scales[token];
+        int a = -scale.sum;
+        int b = -scale.sum;
 #pragma unroll
-      for (int k = 0; k < T::kWarpsK; ++k) {
-        const int* sums = tile + (k * T::kTokens + token) * T::kSumStride + row;
-        a += sums[0];
-        b += sums[16];
+        for (int k = 0; k < T::kWarpsK; ++k) {
+          const int* sums = tile + (k * T::kTokens + token) * T::kSumStride + row;
+          a += sums[0];
+          b += sums[16];
+        }
+        op.finish(place[i], static_cast<float>(a) * ((pair_rows.scale[0] / scale.s) * scale.r),
+                  static_cast<float>(b) * ((pair_rows.scale[1] / scale.s) * scale.r));
       }
-      op.finish(place[i], static_cast<float>(a) * ((pair_rows.scale[0] / scale.s) * scale.r),
-                static_cast<float>(b) * ((pair_rows.scale[1] / scale.s) * scale.r));
     }
   }
-}
+};
 
 template <class T, class Op>
 __global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut rows, int tokens) {
@@ -447,6 +472,7 @@ __global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut row
   for (int s = 0; s < T::kStages - 1; ++s) {
     copies.fetch_weights(shared + s * T::kStageBytes, s * T::kSteps);
   }
+  TileEnd<T, Op> ending(op, first_pair, first_token, tokens);
   wait_for_previous();
 #pragma unroll
   for (int s = 0; s < T::kStages - 1; ++s) {
@@ -495,14 +521,17 @@ __global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut row
   int* sums = reinterpret_cast<int*>(shared);
   tile.write(sums + (warp_k * T::kTokens + warp_token) * T::kSumStride + warp_row);
   __syncthreads();
-  finish_tile<T>(op, sums, scales, first_pair, first_token, tokens);
+  ending.finish(op, sums, scales);
 }
 
-// Few tokens: the weights stream once, and the warps of a block share them along K.
-using EightTokens = Tiling<2, 1, 1, 1, 8, 8, 4>;
-using ThirtyTwoTokens = Tiling<2, 4, 1, 1, 4, 8, 2>;
-using SixtyFourTokens = Tiling<2, 4, 4, 2, 1, 2, 4>;
-using ManyTokens = Tiling<4, 8, 4, 1, 1, 2, 3>;
+// Named by weight rows and tokens. Warps of small tiles share them along K.
+using Tile32x8 = Tiling<2, 1, 1, 1, 8, 8, 4>;
+using Tile32x16 = Tiling<2, 2, 1, 1, 8, 8, 4>;
+using Tile32x32 = Tiling<2, 4, 1, 1, 8, 8, 4>;
+using Tile64x32 = Tiling<2, 4, 2, 1, 4, 4, 4>;
+using Tile64x64 = Tiling<2, 4, 2, 2, 2, 4, 4>;
+using Tile128x64 = Tiling<2, 4, 4, 2, 1, 2, 4>;
+using Tile128x128 = Tiling<4, 8, 2, 2, 1, 2, 4>;
 
 template <class T, class Op>
 void launch_product(const Op& op, const RowsOut& rows, int tokens, cudaStream_t stream) {
@@ -516,18 +545,29 @@ void multiply_rows(const Op& op, const RowsIn& in, int tokens, const Workspace& 
                    cudaStream_t stream) {
   const RowsOut rows{workspace.codes, workspace.row_s, workspace.row_r, workspace.row_sum};
   quantise_rows(in, rows, tokens, stream);
-  // Large tiles where there are enough of them to keep the SMs of a large GPU busy.
-  const int large_tiles = (op.pairs() + ManyTokens::kPairs - 1) / ManyTokens::kPairs *
-                          ((tokens + ManyTokens::kTokens - 1) / ManyTokens::kTokens);
-  const bool large_fits = ManyTokens::kSharedBytes <= max_dynamic_shared();
+  // The largest tile of which there are enough to keep the SMs of a large GPU busy (measured on one
+  // of 132; docs/performance.md). Where shared memory is small, one that fits.
+  const auto fills = [&](auto tile, int blocks) {
+    using T = decltype(tile);
+    return (op.pairs() + T::kPairs - 1) / T::kPairs * ((tokens + T::kTokens - 1) / T::kTokens) >=
+               blocks &&
+           T::kSharedBytes <= max_dynamic_shared();
+  };
+  const bool many_pairs = op.pairs() >= 1536;
   if (tokens <= 8) {
-    launch_product<EightTokens>(op, rows, tokens, stream);
-  } else if (tokens <= 32) {
-    launch_product<ThirtyTwoTokens>(op, rows, tokens, stream);
-  } else if (large_tiles >= 200 && large_fits) {
-    launch_product<ManyTokens>(op, rows, tokens, stream);
+    launch_product<Tile32x8>(op, rows, tokens, stream);
+  } else if (tokens <= 16) {
+    launch_product<Tile32x16>(op, rows, tokens, stream);
+  } else if (many_pairs && fills(Tile128x128(), 200)) {
+    launch_product<Tile128x128>(op, rows, tokens, stream);
+  } else if (many_pairs && fills(Tile128x64(), 190)) {
+    launch_product<Tile128x64>(op, rows, tokens, stream);
+  } else if (tokens > 32 && fills(Tile64x64(), 140)) {
+    launch_product<Tile64x64>(op, rows, tokens, stream);
+  } else if (fills(Tile64x32(), 110) || !fills(Tile32x32(), 0)) {
+    launch_product<Tile64x32>(op, rows, tokens, stream);
   } else {
-    launch_product<SixtyFourTokens>(op, rows, tokens, stream);
+    launch_product<Tile32x32>(op, rows, tokens, stream);
   }
 }
 
