@@ -118,12 +118,16 @@ __device__ inline void end_of_copies() {
 #endif
 }
 
-// Waits for this thread's groups of copies but the newest one.
-__device__ inline void wait_for_older_copies() {
+// Waits until at most kPending of this thread's newest groups are under way.
+template <int kPending>
+__device__ void wait_for_copies_but() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group 1;" ::: "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 #endif
 }
+
+// Waits for this thread's groups of copies but the newest one.
+__device__ inline void wait_for_older_copies() { wait_for_copies_but<1>(); }
 
 // Waits for all copies of this thread.
 __device__ inline void wait_for_copies() {

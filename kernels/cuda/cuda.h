@@ -58,7 +58,7 @@ struct Workspace {
   int32_t* head_done = nullptr;         // [1], zero between launches
   int max_chunks = 0;                   // of the context
   int attention_rows = kMaxInlineRows;  // at most that; more rows do not share their chunks out
-  // The greedy head's, for its output rows.
+  // The greedy head's, for its output rows. Steps of many rows are digits (greedy_head.cuh).
   int16_t* steps = nullptr;       // [rows, CompressedHead::pitch_of(dim)]
   HiddenBound* hidden = nullptr;  // [rows]
   uint32_t* lower = nullptr;      // [rows], zero between launches

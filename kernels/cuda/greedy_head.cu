@@ -3,6 +3,7 @@
 
 #include "kernels/certified_head.h"
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/greedy_head.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace edgellm::cuda {
@@ -64,8 +65,9 @@ __global__ void compress_kernel(DenseMatrix w, int8_t* codes, CompressedRow* bou
 // ---- 1: norm and steps
 // ----------------------------------------------------------------------------
 
-// One block a row: the canonical norm before the head, then the normed row as int16 steps with what
-// its bounds need.
+// One block a row: the canonical norm before the head, then the normed row as int16 steps, or their
+// digits, with what its bounds need.
+template <bool kDigits>
 __global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspace workspace) {
   // Values that a thread keeps between its passes: rows of up to 3072 columns are read once.
   constexpr int kKept = 12;
@@ -132,7 +134,13 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspac
     const float scaled = finite ? scale.scaled(value) : 0.0f;
     const float step = step_of(scaled);
     const float delta = scaled - step;
-    steps[i] = static_cast<int16_t>(step);
+    if constexpr (kDigits) {
+      int8_t* digits = reinterpret_cast<int8_t*>(steps);
+      digits[i] = high_digit(static_cast<int>(step));
+      digits[pitch + i] = static_cast<int8_t>(low_digit(static_cast<int>(step)));
+    } else {
+      steps[i] = static_cast<int16_t>(step);
+    }
     squares = fmaf(scaled, scaled, squares);
     deltas = fmaf(delta, delta, deltas);
   };
@@ -158,13 +166,6 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspac
 
 // ---- 2: bounds of every logit
 // ----------------------------------------------------------------------------
-
-__device__ inline bool is_banned(const HeadArgs& args, int id) {
-  for (int b = 0; b < args.n_banned; ++b) {
-    if (args.banned[b] == id) return true;
-  }
-  return false;
-}
 
 // 4 codes with 4 steps (two to a word).
 __device__ inline int dot4(uint32_t codes, int steps01, int steps23, int sum) {
@@ -353,9 +354,10 @@ __device__ inline void publish(const GreedyHeadArgs& args, int row, uint64_t key
   args.rescored[row] = rescored;
 }
 
-// Upper bounds that one block looks through: few enough that the candidates of a large vocabulary
-// spread over all SMs.
-constexpr int kScanned = 4 * kThreads;
+// Upper bounds that a thread looks through. Few rows: few enough that the candidates of a large
+// vocabulary spread over all SMs. Many rows make enough blocks, and most find no candidate.
+constexpr int kScansOfFew = 4;
+constexpr int kScansOfMany = 16;
 
 // Partial sum threadIdx.x of canonical_sum for row v of the head.
 template <DenseType kType>
@@ -382,10 +384,10 @@ __device__ inline float partial_logit(const HeadArgs& head, int v, const float* 
 
 // A block collects the candidates among its rows of the head and computes their logits one after
 // the other: thread j makes partial sum j of canonical_sum.
-template <DenseType kType>
+template <DenseType kType, int kScans>
 __global__ void __launch_bounds__(kThreads)
     rescore_kernel(GreedyHeadArgs args, Workspace workspace) {
-  __shared__ int candidates[kScanned];
+  __shared__ int candidates[kScans * kThreads];
   __shared__ int n_candidates;
   __shared__ float partials[kPartials];
   __shared__ bool last;
@@ -400,11 +402,17 @@ __global__ void __launch_bounds__(kThreads)
 
   const float lower = from_ordered_bits(workspace.lower[row]);
   const float* upper = head.logits + static_cast<size_t>(row) * static_cast<size_t>(head.w.rows);
+  const int first = static_cast<int>(blockIdx.x) * kScans * kThreads + t;
+  float scanned[kScans];
 #pragma unroll
-  for (int i = 0; i < kScanned / kThreads; ++i) {
-    const int v = static_cast<int>(blockIdx.x) * kScanned + i * kThreads + t;
+  for (int i = 0; i < kScans; ++i) {
+    scanned[i] = upper[min(first + i * kThreads, head.w.rows - 1)];
+  }
+#pragma unroll
+  for (int i = 0; i < kScans; ++i) {
+    const int v = first + i * kThreads;
     // True also where there is no bound (NaN).
-    if (v < head.w.rows && !(upper[v] < lower)) candidates[atomicAdd(&n_candidates, 1)] = v;
+    if (v < head.w.rows && !(scanned[i] < lower)) candidates[atomicAdd(&n_candidates, 1)] = v;
   }
   __syncthreads();
 
@@ -464,6 +472,24 @@ void launch_bounds(const GreedyHeadArgs& args, const Workspace& workspace, cudaS
   launch_bounds<32, kTokens>(args, workspace, stream);
 }
 
+template <int kScans>
+void launch_rescore(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  constexpr int kScanned = kScans * kThreads;
+  const dim3 grid(static_cast<unsigned>((args.copy.rows + kScanned - 1) / kScanned),
+                  static_cast<unsigned>(args.head.rows));
+  const auto run = [&](auto kernel) {
+    launch(kernel, grid, dim3(kThreads), 0, stream, args, workspace);
+  };
+  switch (args.head.w.type) {
+    case DenseType::kF32:
+      return run(rescore_kernel<DenseType::kF32, kScans>);
+    case DenseType::kF16:
+      return run(rescore_kernel<DenseType::kF16, kScans>);
+    case DenseType::kBF16:
+      return run(rescore_kernel<DenseType::kBF16, kScans>);
+  }
+}
+
 }  // namespace
 
 void compress_head(const DenseMatrix& w, int8_t* codes, CompressedRow* row_bounds,
@@ -473,26 +499,24 @@ void compress_head(const DenseMatrix& w, int8_t* codes, CompressedRow* row_bound
 }
 
 void greedy_head(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const unsigned rows = static_cast<unsigned>(args.head.rows);
-  launch(steps_kernel, dim3(rows), dim3(kThreads), 0, stream, args.head, workspace);
-  // Four rows of steps share one reading of the copy where they fit into shared memory.
+  // Four rows of steps share one reading of the copy where they fit into shared memory. More are
+  // the tensor cores' work.
   constexpr int kShared = 4;
-  if (rows > 1 && kShared * args.copy.pitch() * sizeof(int16_t) <= max_dynamic_shared()) {
+  const unsigned rows = static_cast<unsigned>(args.head.rows);
+  const bool digits = rows > kShared;
+  launch(digits ? steps_kernel<true> : steps_kernel<false>, dim3(rows), dim3(kThreads), 0, stream,
+         args.head, workspace);
+  if (digits) {
+    bound_rows(args, workspace, stream);
+  } else if (rows > 1 && kShared * args.copy.pitch() * sizeof(int16_t) <= max_dynamic_shared()) {
     launch_bounds<kShared>(args, workspace, stream);
   } else {
     launch_bounds<1>(args, workspace, stream);
   }
-  const dim3 grid(static_cast<unsigned>((args.copy.rows + kScanned - 1) / kScanned), rows);
-  switch (args.head.w.type) {
-    case DenseType::kF32:
-      launch(rescore_kernel<DenseType::kF32>, grid, dim3(kThreads), 0, stream, args, workspace);
-      return;
-    case DenseType::kF16:
-      launch(rescore_kernel<DenseType::kF16>, grid, dim3(kThreads), 0, stream, args, workspace);
-      return;
-    case DenseType::kBF16:
-      launch(rescore_kernel<DenseType::kBF16>, grid, dim3(kThreads), 0, stream, args, workspace);
-      return;
+  if (rows > kMaxInlineRows) {
+    launch_rescore<kScansOfMany>(args, workspace, stream);
+  } else {
+    launch_rescore<kScansOfFew>(args, workspace, stream);
   }
 }
 

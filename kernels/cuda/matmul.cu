@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear_ops.cuh"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/tensor_cores.cuh"
 
 namespace edgellm::cuda {
 namespace {
@@ -182,7 +183,7 @@ void quantise_rows(const RowsIn& in, const RowsOut& out, int rows, cudaStream_t 
          dim3(static_cast<unsigned>(rows)), dim3(kRowThreads), 0, stream, in, out);
 }
 
-// ---- Asynchronous copies and tensor cores ---------------------------------------------------
+// ---- Asynchronous copies --------------------------------------------------------------------
 
 // 16 bytes from global to shared memory, zeros where `valid` is false; in the background from
 // compute capability 8.0 on.
@@ -194,37 +195,6 @@ __device__ inline void copy_16(void* to, const void* from, bool valid) {
                : "memory");
 #else
   *static_cast<uint4*>(to) = valid ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
-#endif
-}
-
-// Waits until at most kPending of this thread's newest groups are under way.
-template <int kPending>
-__device__ void wait_for_copies_but() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-#endif
-}
-
-// c += a b: a 16 x 32 unsigned, b 32 x 8 signed, as mma.m16n8k32 spreads them over a warp.
-__device__ inline void multiply_tile(int (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                     uint32_t b1) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else
-  // Older tensor cores: the same fragment in quarters of 8 x 16.
-  const auto quarter = [](int& c0, int& c1, uint32_t a0, uint32_t b) {
-    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
-                 : "+r"(c0), "+r"(c1)
-                 : "r"(a0), "r"(b));
-  };
-  quarter(c[0], c[1], a[0], b0);
-  quarter(c[0], c[1], a[2], b1);
-  quarter(c[2], c[3], a[1], b0);
-  quarter(c[2], c[3], a[3], b1);
 #endif
 }
 

@@ -1,5 +1,7 @@
 // The certified head on the GPU: its bounds, and its arg-max against the full head of ref.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/ref/ref.h"
@@ -143,6 +145,185 @@ TEST_CASE("CUDA: the certified head's bounds hold and it chooses what the full h
             if (expected.fault == 0) REQUIRE(actual.argmax[r] == expected.argmax[r]);
           }
         }
+      }
+    }
+  }
+}
+
+// The steps of a normed row; zeros where a value is not finite.
+std::vector<int64_t> steps_of(const float* h, int n) {
+  std::vector<int64_t> steps(static_cast<size_t>(n), 0);
+  if (!std::all_of(h, h + n, [](float value) { return std::isfinite(value); })) return steps;
+  float amax = 0.0f;
+  for (int i = 0; i < n; ++i) amax = std::max(amax, std::fabs(h[i]));
+  const StepScale scale = step_scale(amax);
+  for (int i = 0; i < n; ++i) {
+    steps[static_cast<size_t>(i)] = static_cast<int64_t>(step_of(scale.scaled(h[i])));
+  }
+  return steps;
+}
+
+// What is wrong with the bounds that a call has left for its first rows: the upper ones must be
+// those of the exact products to the bit, and as many rows rescored as reach the largest lower one.
+std::string check_products(const GreedyOnDevice& device, const GreedyOnDevice::Result& result,
+                           size_t rows, const std::vector<int32_t>& banned) {
+  const std::vector<int8_t> codes = device.codes.read();
+  const std::vector<CompressedRow> row_bounds = device.row_bounds.read();
+  const std::vector<HiddenBound> hidden = device.hidden.read();
+  const std::vector<float> upper = device.upper.read();
+  const size_t vocab = static_cast<size_t>(device.w.rows);
+  const size_t dim = static_cast<size_t>(device.w.cols);
+  for (size_t r = 0; r < rows; ++r) {
+    const std::vector<int64_t> steps =
+        steps_of(result.normed.data() + r * dim, device.host.matrix.cols);
+    float largest_lower = -INFINITY;
+    for (size_t v = 0; v < vocab; ++v) {
+      int64_t product = 0;
+      for (size_t i = 0; i < dim; ++i) product += codes[v * device.copy.pitch() + i] * steps[i];
+      const LogitBounds bounds =
+          logit_bounds(static_cast<float>(product), row_bounds[v], hidden[r]);
+      const float actual = upper[r * vocab + v];
+      if (std::isnan(bounds.upper) ? !std::isnan(actual)
+                                   : float_to_bits(bounds.upper) != float_to_bits(actual)) {
+        return "row " + std::to_string(r) + ", id " + std::to_string(v) + ": upper bound " +
+               std::to_string(actual) + " instead of " + std::to_string(bounds.upper);
+      }
+      if (bounds.lower > largest_lower &&
+          std::find(banned.begin(), banned.end(), static_cast<int32_t>(v)) == banned.end()) {
+        largest_lower = bounds.lower;
+      }
+    }
+    const auto candidates =
+        std::count_if(upper.begin() + static_cast<std::ptrdiff_t>(r * vocab),
+                      upper.begin() + static_cast<std::ptrdiff_t>((r + 1) * vocab),
+                      [&](float value) { return !(value < largest_lower); });
+    if (result.rescored[r] != candidates) {
+      return "row " + std::to_string(r) + ": " + std::to_string(result.rescored[r]) +
+             " rescored instead of " + std::to_string(candidates);
+    }
+  }
+  return "";
+}
+
+std::vector<int32_t> first_rows(int rows) {
+  std::vector<int32_t> list;
+  for (int r = 0; r < rows; ++r) list.push_back(r);
+  return list;
+}
+
+// From five rows on the tensor cores make the products. Their tiles are 8, 32 and 64 rows by 128
+// ids, in stages of 128 columns.
+TEST_CASE("CUDA: the bounds of many rows are those of the exact products", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(35);
+  int round = 0;
+  for (const auto& [dim, vocab] :
+       {std::pair{1, 1}, {31, 33}, {64, 128}, {65, 129}, {577, 4099}, {2560, 131}, {6912, 65}}) {
+    for (const int rows : {4, 5, 8, 9, 31, 32, 33, 64, 70}) {
+      const HeadKind kind = static_cast<HeadKind>(round % static_cast<int>(HeadKind::kCount));
+      const int size = round / static_cast<int>(HeadKind::kCount) % kHiddenSizes;
+      ++round;
+      INFO("dim " << dim << ", vocab " << vocab << ", rows " << rows << ", kind "
+                  << static_cast<int>(kind) << ", size " << size);
+      GreedyOnDevice device(make_head(random, vocab, dim, DenseType::kBF16, kind),
+                            static_cast<size_t>(rows));
+      const HiddenData in(random, rows, dim, size);
+      std::vector<int32_t> banned;
+      for (int b = random.below(4); b > 0; --b) banned.push_back(random.below(vocab));
+      const HeadRun expected = run_ref(device.host.matrix, in, first_rows(rows), banned);
+      const auto actual = device.run(in, first_rows(rows), banned);
+      REQUIRE(actual.fault == expected.fault);
+      if (expected.fault == 0) REQUIRE(actual.argmax == expected.argmax);
+      REQUIRE(check_products(device, actual, static_cast<size_t>(rows), banned) == "");
+      const std::vector<int8_t> codes = device.codes.read();
+      const std::vector<CompressedRow> row_bounds = device.row_bounds.read();
+      const CompressedHead copy{codes.data(), row_bounds.data(), vocab, dim};
+      for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
+        REQUIRE(check_bounds(copy, expected.normed.data() + r * static_cast<size_t>(dim),
+                             expected.logits.data() + r * static_cast<size_t>(vocab)) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("CUDA: the ids that the largest logits of many rows belong to are banned", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(36);
+  const int dim = 96;
+  const int vocab = 300;
+  const int rows = 40;
+  GreedyOnDevice device(make_head(random, vocab, dim, DenseType::kBF16, HeadKind::kPlain), rows);
+  const HiddenData in(random, rows, dim, 0);
+  std::vector<int32_t> banned;
+  for (int round = 0; round < 3; ++round) {
+    const HeadRun expected = run_ref(device.host.matrix, in, first_rows(rows), banned);
+    const auto actual = device.run(in, first_rows(rows), banned);
+    REQUIRE(actual.argmax == expected.argmax);
+    REQUIRE(check_products(device, actual, rows, banned) == "");
+    banned.insert(banned.end(), expected.argmax.begin(), expected.argmax.end());
+  }
+}
+
+TEST_CASE("CUDA: steps and codes at their extremes", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(37);
+  const int dim = kMaxCompressedCols;
+  const int vocab = 131;
+  DenseData head(random, vocab, dim, DenseType::kF32);
+  for (int v = 0; v < vocab - 1; ++v) {
+    for (int c = 0; c < dim; ++c) {
+      const bool negative = v % 4 == 0 ? false : v % 4 == 1 ? true : random.below(2) == 0;
+      if (v % 4 != 3) set(head, v, c, negative ? -1.0f : 1.0f);
+    }
+  }
+  for (const int rows : {6, 20, 40}) {
+    INFO("rows " << rows);
+    HiddenData in(random, rows, dim, 0);
+    // With the norm's 1 / sqrt(1 + 1e-5) just below 2.
+    for (float& g : in.gain) g = 1.9999999f;
+    for (int r = 0; r < rows; ++r) {
+      for (int c = 0; c < dim; ++c) {
+        const bool negative = r % 4 == 0 ? false : r % 4 == 1 ? true : random.below(2) == 0;
+        // Of every fourth row most steps are -1, 0 and 1: the digits -1 and 255, 0 and 0, 0 and 1.
+        const float size = r % 4 == 3 && c % 64 != 0 ? 3e-5f * random.uniform(0.0f, 1.0f) : 1.0f;
+        in.x[static_cast<size_t>(r) * static_cast<size_t>(dim) + static_cast<size_t>(c)] =
+            negative ? -size : size;
+      }
+    }
+    GreedyOnDevice device(head, static_cast<size_t>(rows));
+    const HeadRun expected = run_ref(device.host.matrix, in, first_rows(rows), {});
+    const auto actual = device.run(in, first_rows(rows), {});
+    REQUIRE(steps_of(actual.normed.data(), dim)[7] == 32767);
+    REQUIRE(steps_of(actual.normed.data() + dim, dim)[7] == -32767);
+    REQUIRE(actual.fault == 0);
+    REQUIRE(actual.argmax == expected.argmax);
+    REQUIRE(check_products(device, actual, static_cast<size_t>(rows), {}) == "");
+  }
+}
+
+TEST_CASE("CUDA: of many rows one that is not finite leaves the others alone", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(38);
+  const int dim = 200;
+  const int vocab = 1000;
+  for (const int rows : {7, 33}) {
+    for (const bool in_head : {false, true}) {
+      INFO("rows " << rows << ", " << (in_head ? "NaN in the head" : "infinity in a hidden state"));
+      DenseData head = make_head(random, vocab, dim, DenseType::kBF16, HeadKind::kPlain);
+      HiddenData in(random, rows, dim, 0);
+      if (in_head) {
+        set(head, 777, 3, std::nanf(""));
+      } else {
+        in.x[5 * static_cast<size_t>(dim) + 17] = std::numeric_limits<float>::infinity();
+      }
+      GreedyOnDevice device(std::move(head), static_cast<size_t>(rows));
+      const auto actual = device.run(in, first_rows(rows), {});
+      REQUIRE(actual.fault == 7);
+      REQUIRE(check_products(device, actual, static_cast<size_t>(rows), {}) == "");
+      if (in_head) continue;
+      const HeadRun expected = run_ref(device.host.matrix, in, first_rows(rows), {});
+      for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
+        if (r != 5) REQUIRE(actual.argmax[r] == expected.argmax[r]);
       }
     }
   }
