@@ -98,6 +98,15 @@ __device__ inline float rms_factor(float sum_of_squares, int n, float eps) {
 
 __device__ inline void set_fault(int32_t* fault, int value) { atomicCAS(fault, 0, value); }
 
+// ---- Barriers of a part of a block: 1 .. 15, `threads` in whole warps
+
+__device__ inline void barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ inline void barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // ---- Copies into shared memory that run by themselves (compute capability 8.0 and newer)
 
 __device__ inline void copy_async(void* shared, const void* global) {  // 16 bytes

@@ -1,0 +1,113 @@
+// A tile of ternary weight rows x activation rows ("tokens") on the int8 tensor cores.
+#pragma once
+
+#include "kernels/cuda/tensor_cores.cuh"
+
+namespace edgellm::cuda {
+
+// What a token's sums are scaled with.
+struct RowScale {
+  int32_t sum;  // of the codes
+  float s;      // codes per unit
+  float r;      // RMS factor of a folded norm, 1 where there is none
+};
+
+// How a block's tile is cut. A warp makes kRowTiles x 16 weight rows by kTokenTiles x 8 tokens;
+// kWarpsK warps share a tile along K. Shared memory holds kStages K steps of kSteps x 64 columns.
+template <int kRowTiles_, int kTokenTiles_, int kWarpsM_, int kWarpsN_, int kWarpsK_, int kSteps_,
+          int kStages_>
+struct Tiling {
+  static constexpr int kRowTiles = kRowTiles_;
+  static constexpr int kTokenTiles = kTokenTiles_;
+  static constexpr int kWarpsM = kWarpsM_;
+  static constexpr int kWarpsN = kWarpsN_;
+  static constexpr int kWarpsK = kWarpsK_;
+  static constexpr int kSteps = kSteps_;
+  static constexpr int kStages = kStages_;
+
+  static constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
+  static constexpr int kRows = 16 * kRowTiles * kWarpsM;
+  static constexpr int kPairs = kRows / 2;
+  static constexpr int kTokens = 8 * kTokenTiles * kWarpsN;
+  // A stage: kSteps planes of weights, [row][16 bytes], then kSteps planes of activations,
+  // [token][64 bytes]. A plane is padded so that the copies of neighbouring steps meet other banks.
+  // Reads need no padding: a warp's are 128 neighbouring bytes (weights) or the same for every
+  // eight lanes (activations).
+  static constexpr int kWeightPlane = 16 * kRows + 16;
+  static constexpr int kCodePlane = 64 * kTokens + 64;
+  static constexpr int kStageBytes = (kSteps * (kWeightPlane + kCodePlane) + 127) / 128 * 128;
+  // The tile of sums, [K warp][token][row]; the padding spreads a warp's writes over all banks.
+  static constexpr int kSumStride = kRows + 4;
+  static constexpr int kSumBytes = kWarpsK * kTokens * kSumStride * 4;
+  static constexpr int kStagesBytes = kStages * kStageBytes;
+  static constexpr int kTileBytes = kStagesBytes > kSumBytes ? kStagesBytes : kSumBytes;
+  // Then the scales of the tokens.
+  static constexpr int kSharedBytes = kTileBytes + kTokens * static_cast<int>(sizeof(RowScale));
+
+  static_assert(kRowTiles % 2 == 0, "a warp holds both rows of a pair");
+  static_assert(kThreads % (4 * kSteps) == 0 && kSteps % kWarpsK == 0);
+  static_assert(kThreads % kPairs == 0, "a thread finishes results of one pair");
+};
+
+// Row of the tile as the op knows it. Tiles of 16 rows come in twos: the first rows of 16 pairs,
+// then their second rows.
+struct TileRow {
+  int pair;
+  int which;
+  __device__ explicit TileRow(int row) : pair(row / 32 * 16 + row % 16), which(row / 16 % 2) {}
+};
+
+// A warp's sums of codes w + 1 times activations.
+template <class T>
+struct WarpTile {
+  int sums[T::kRowTiles][T::kTokenTiles][4] = {};
+
+  // One K step of 64 columns. Lane 4 g + t of a warp takes columns 16 t .. 16 t + 15 of rows and
+  // tokens g: one word of weights and 16 bytes of activations. mma only asks that both sides name
+  // the same columns. `weights`: the warp's first row; `codes`: its first token.
+  __device__ void add(const int8_t* weights, const int8_t* codes) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    uint32_t a[T::kRowTiles][2][4];
+#pragma unroll
+    for (int m = 0; m < T::kRowTiles; ++m) {
+      const uint32_t* words = reinterpret_cast<const uint32_t*>(weights + m * 16 * 16) + lane;
+      const uint32_t low = words[0];    // row g
+      const uint32_t high = words[32];  // row g + 8
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        a[m][half][0] = low >> (4 * half) & 0x03030303u;
+        a[m][half][1] = high >> (4 * half) & 0x03030303u;
+        a[m][half][2] = low >> (4 * half + 2) & 0x03030303u;
+        a[m][half][3] = high >> (4 * half + 2) & 0x03030303u;
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < T::kTokenTiles; ++n) {
+      const uint4 b = reinterpret_cast<const uint4*>(codes + n * 8 * 64)[lane];
+#pragma unroll
+      for (int m = 0; m < T::kRowTiles; ++m) multiply_tile(sums[m][n], a[m][0], b.x, b.y);
+#pragma unroll
+      for (int m = 0; m < T::kRowTiles; ++m) multiply_tile(sums[m][n], a[m][1], b.z, b.w);
+    }
+  }
+
+  // `tile`: [token][row] of the warp's first token and row.
+  __device__ void write(int* tile) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int g = lane / 4;
+    const int t = lane % 4;
+#pragma unroll
+    for (int m = 0; m < T::kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < T::kTokenTiles; ++n) {
+        int* at = tile + (n * 8 + 2 * t) * T::kSumStride + m * 16 + g;
+        at[0] = sums[m][n][0];
+        at[T::kSumStride] = sums[m][n][1];
+        at[8] = sums[m][n][2];
+        at[T::kSumStride + 8] = sums[m][n][3];
+      }
+    }
+  }
+};
+
+}  // namespace edgellm::cuda
