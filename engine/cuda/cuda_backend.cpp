@@ -110,7 +110,7 @@ class CudaBackend final : public Backend {
       take_argmax(outputs, rows);
     } else {
       begin_pass(batch, outputs, rows);
-      run_layers(static_cast<int>(batch.ids.size()), outputs);
+      run_layers(static_cast<int>(rows), single_rows(batch), outputs);
       run_head(batch, outputs);
     }
   }
@@ -287,7 +287,7 @@ class CudaBackend final : public Backend {
   }
 
   void run_step(size_t rows, size_t n_banned) {
-    run_layers(static_cast<int>(rows), {});
+    run_layers(static_cast<int>(rows), static_cast<int>(rows), {});
     const bool certified = has_certified_head();
     const HeadKind kind = certified ? HeadKind::kCertified : HeadKind::kArgmax;
     for (size_t begin = 0; begin < rows; begin += logit_rows(options_)) {
@@ -328,7 +328,13 @@ class CudaBackend final : public Backend {
     }
   }
 
-  void run_layers(int rows, const Outputs& outputs) {
+  // The first rows whose neighbours are of other sequences.
+  static int single_rows(const Batch& batch) {
+    const auto first_pair = std::ranges::adjacent_find(batch.sequences);
+    return static_cast<int>(first_pair - batch.sequences.begin());
+  }
+
+  void run_layers(int rows, int single_rows, const Outputs& outputs) {
     const StepInputs& in = device_.inputs;
     const RowPlaces places{in.sequences, in.positions};
     const float eps = config_.norm_eps;
@@ -345,8 +351,8 @@ class CudaBackend final : public Backend {
       cuda::qkv({x, w.attn_norm, eps, w.q, w.k, w.v, device_.rope_cos, device_.rope_sin, places,
                  device_.q, kv, rows, config_.dim, config_.heads, l, fault},
                 workspace, stream_);
-      cuda::attention({device_.q, kv, places, device_.attention, rows, config_.heads}, workspace,
-                      stream_);
+      cuda::attention({device_.q, kv, places, device_.attention, rows, config_.heads, single_rows},
+                      workspace, stream_);
       cuda::attn_out({device_.attention, w.attn_sub_norm, eps, w.o, x, rows, l, fault}, workspace,
                      stream_);
       cuda::ffn_up({x, w.ffn_norm, eps, w.gate, w.up, act, device_.u, rows, l, fault}, workspace,

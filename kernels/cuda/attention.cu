@@ -1,5 +1,6 @@
 // FlashDecoding with a fixed order (kernels/ops.h): chunks of 64 positions in parallel, merged in
-// ascending order. A few rows, each with a long past: decode. Many: attention_prefill.cu.
+// ascending order. A few rows, each with a long past: decode. Many: attention_batch.cu, those that
+// are alone in their sequence, and attention_prefill.cu.
 //
 // A short context is one block's work for each query head, from end to end. A long one is cut into
 // runs of chunks: a block takes a run for all query heads of a kv head, which share its keys and
@@ -10,6 +11,7 @@
 // has ended; then, as those of linear.cu, a block rehearses its work.
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/attention_batch.h"
 #include "kernels/cuda/attention_prefill.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -535,12 +537,31 @@ void attention_of(const AttentionArgs& args, const Workspace& workspace, cudaStr
 
 }  // namespace
 
+namespace {
+
+// Rows first .. first + rows - 1.
+AttentionArgs rows_of(const AttentionArgs& args, int first, int rows) {
+  const size_t values =
+      static_cast<size_t>(first) * static_cast<size_t>(args.heads * args.kv.head_dim);
+  AttentionArgs part = args;
+  part.q += values;
+  part.places.sequence += first;
+  part.places.position += first;
+  part.out += values;
+  part.rows = rows;
+  return part;
+}
+
+}  // namespace
+
 void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
   // Keys and values of one chunk, what decode_kernel needs at least.
   const size_t chunk_bytes = 2 * static_cast<size_t>(kAttentionChunk * args.kv.head_dim) *
                              (args.kv.type == KvType::kF16 ? 2 : 4);
   if (args.rows > workspace.attention_rows || chunk_bytes > max_dynamic_shared()) {
-    attention_rows(args, stream);
+    if (args.single_rows > 0) attention_batch(rows_of(args, 0, args.single_rows), stream);
+    const int others = args.rows - args.single_rows;
+    if (others > 0) attention_rows(rows_of(args, args.single_rows, others), stream);
   } else if (args.kv.type == KvType::kF16) {
     attention_of<uint16_t>(args, workspace, stream);
   } else {

@@ -6,12 +6,8 @@
 // shared memory once for all queries. A warp has kQueries of the queries for itself: a lane scores
 // them at one or two positions, then the warp turns to sums over positions, where a lane has four
 // dimensions.
-//
-// canonical_sum adds dimensions that are far apart first. Keys and queries are stored with their
-// dimensions in bit-reversed order: then its tree adds neighbours, and any aligned group of 2^n
-// stored values is a subtree.
-#include <cuda_fp16.h>
-
+// Keys are stored in the order of the queries (attention_chunk.cuh).
+#include "kernels/cuda/attention_chunk.cuh"
 #include "kernels/cuda/attention_prefill.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -23,63 +19,20 @@ namespace {
 // time. The accumulators of a lane, the registers of an SM and the smallest shared memory (64 KiB,
 // compute capability 7.5) allow no more.
 template <int kDims_, int kQueries_, int kStaged_, int kWarps_, int kBlocksPerSm_>
-struct Shape {
-  static constexpr int kDims = kDims_;
-  static constexpr int kQueries = kQueries_;
-  static constexpr int kStaged = kStaged_;
+struct Shape : ChunkShape<kDims_, kQueries_, kStaged_> {
+  using Chunk = ChunkShape<kDims_, kQueries_, kStaged_>;
   static constexpr int kThreads = 32 * kWarps_;
   static constexpr int kBlocksPerSm = kBlocksPerSm_;
-  static constexpr int kBlockQueries = kWarps_ * kQueries;
+  static constexpr int kBlockQueries = kWarps_ * kQueries_;
 
-  // Scores: positions lane, lane + 32 of what is staged.
-  static constexpr int kPositions = kStaged / 32;
-  // Sums over positions: lanes that share a query, the queries of a lane, its groups of four
-  // dimensions.
-  static constexpr int kLanes = kDims / 4 < 32 ? kDims / 4 : 32;
-  static constexpr int kOwn = kQueries * kLanes / 32;
-  static constexpr int kFours = kDims / (4 * kLanes);
-
-  // Strides that take neighbouring positions and queries to other banks.
-  static constexpr int kKeyStride = kDims + 4;
-  static constexpr int kWeightStride = kAttentionChunk + 4;
-  static constexpr int kStageFloats = kStaged * kKeyStride;
-  static constexpr int kQueryFloats = kBlockQueries * kDims;
-  static constexpr int kWeightFloats = kBlockQueries * kWeightStride;
+  // A stride that takes neighbouring positions to other banks.
+  static constexpr int kKeyStride = kDims_ + 4;
+  static constexpr int kStageFloats = kStaged_ * kKeyStride;
+  static constexpr int kQueryFloats = kBlockQueries * kDims_;
+  static constexpr int kWeightFloats = kBlockQueries * Chunk::kWeightStride;
   static constexpr size_t kSharedBytes =
       sizeof(float) * (kStageFloats + kQueryFloats + kWeightFloats);
 };
-
-template <int kBits>
-__device__ constexpr int reverse_bits(int value) {
-  int reversed = 0;
-  for (int i = 0; i < kBits; ++i) reversed |= (value >> i & 1) << (kBits - 1 - i);
-  return reversed;
-}
-template <int kDims>
-__device__ constexpr int stored_place(int d) {
-  return kDims == 64 ? reverse_bits<6>(d) : kDims == 128 ? reverse_bits<7>(d) : reverse_bits<8>(d);
-}
-
-__device__ inline float widened(float value) { return value; }
-__device__ inline float widened(uint16_t value) { return __half2float(__ushort_as_half(value)); }
-
-// Four neighbouring elements in one load.
-template <class Element>
-struct FourOf;
-template <>
-struct FourOf<float> {
-  using Type = float4;
-};
-template <>
-struct FourOf<uint16_t> {
-  using Type = uint2;
-};
-__device__ inline float4 widened(float4 four) { return four; }
-__device__ inline float4 widened(uint2 four) {
-  const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&four.x));
-  const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&four.y));
-  return make_float4(low.x, low.y, high.x, high.y);
-}
 
 __device__ inline float& component(float4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
@@ -190,73 +143,6 @@ struct Values {
   }
 };
 
-// out[q][p] = the tree over kSize stored products of query q and the key of position lane + 32 p.
-template <class S, int kSize>
-__device__ __forceinline__ void add_products(const float* queries, const float* keys,
-                                             float (&out)[S::kQueries][S::kPositions]) {
-  if constexpr (kSize == 4) {
-    float4 k[S::kPositions];
-#pragma unroll
-    for (int p = 0; p < S::kPositions; ++p) {
-      k[p] = *reinterpret_cast<const float4*>(keys + p * 32 * S::kKeyStride);
-    }
-#pragma unroll
-    for (int q = 0; q < S::kQueries; ++q) {
-      const float4 a = *reinterpret_cast<const float4*>(queries + q * S::kDims);
-#pragma unroll
-      for (int p = 0; p < S::kPositions; ++p) {
-        out[q][p] = (a.x * k[p].x + a.y * k[p].y) + (a.z * k[p].z + a.w * k[p].w);
-      }
-    }
-  } else {
-    float right[S::kQueries][S::kPositions];
-    add_products<S, kSize / 2>(queries, keys, out);
-    add_products<S, kSize / 2>(queries + kSize / 2, keys + kSize / 2, right);
-#pragma unroll
-    for (int q = 0; q < S::kQueries; ++q) {
-#pragma unroll
-      for (int p = 0; p < S::kPositions; ++p) out[q][p] += right[q][p];
-    }
-  }
-}
-
-// The same over all kDims: a loop over groups of 32, whose sums meet as a binary counter counts.
-template <class S>
-__device__ __forceinline__ void dot_products(const float* queries, const float* keys,
-                                             float (&out)[S::kQueries][S::kPositions]) {
-  constexpr int kGroup = 32;
-  constexpr int kLevels = S::kDims == 64 ? 1 : S::kDims == 128 ? 2 : 3;
-  float held[kLevels][S::kQueries][S::kPositions];
-#pragma unroll 1
-  for (int n = 0; n < S::kDims / kGroup; ++n) {
-    add_products<S, kGroup>(queries + n * kGroup, keys + n * kGroup, out);
-#pragma unroll
-    for (int level = 0; level < kLevels; ++level) {
-      const bool completes = (n >> level & 1) != 0;
-#pragma unroll
-      for (int q = 0; q < S::kQueries; ++q) {
-#pragma unroll
-        for (int p = 0; p < S::kPositions; ++p) {
-          if (completes) {
-            out[q][p] += held[level][q][p];
-          } else {
-            held[level][q][p] = out[q][p];
-          }
-        }
-      }
-      if (!completes) break;
-    }
-  }
-}
-
-struct Place {
-  int kv_head;
-  int first_row;
-  int rows;        // of one sequence
-  int first_head;  // of the group
-  int heads;
-};
-
 // What a warp knows of its queries. Query i of a block is row i / heads, head i % heads.
 template <class S>
 struct WarpQueries {
@@ -273,28 +159,6 @@ struct WarpQueries {
     return place.kv_head * group + place.first_head + (first + min(q, used - 1)) % place.heads;
   }
 };
-
-// The queries of a block in stored order, absent dimensions as zeros.
-template <class S>
-__device__ void load_queries(const AttentionArgs& args, const Place& place, int group,
-                             float* queries) {
-  const int head_dim = args.kv.head_dim;
-  const int count = place.rows * place.heads;
-  for (int i = static_cast<int>(threadIdx.x); i < S::kBlockQueries * S::kDims; i += S::kThreads) {
-    const int query = i / S::kDims;
-    const int d = i % S::kDims;
-    float value = 0.0f;
-    if (query < count && d < head_dim) {
-      const int row = place.first_row + query / place.heads;
-      const int head = place.kv_head * group + place.first_head + query % place.heads;
-      value = args.q[(static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
-                      static_cast<size_t>(head)) *
-                         static_cast<size_t>(head_dim) +
-                     static_cast<size_t>(d)];
-    }
-    queries[query * S::kDims + stored_place<S::kDims>(d)] = value;
-  }
-}
 
 // Rows of one sequence.
 template <class S, class Element>
@@ -322,14 +186,11 @@ __device__ void attend(const AttentionArgs& args, const Place& place, float scal
     shortest = min(shortest, __shfl_xor_sync(kAllLanes, shortest, width));
     longest = max(longest, __shfl_xor_sync(kAllLanes, longest, width));
   }
-  // This lane's queries and dimensions of the sums over positions.
-  const int own_query = lane / S::kLanes * S::kOwn;
-  const int own_d = lane % S::kLanes * 4;
 
+  const OwnSums<S> own;
   float running_max = 0.0f;
   float running_sum = 0.0f;
   float4 running[S::kOwn][S::kFours];
-  constexpr int kParts = kAttentionChunk / S::kStaged;
   const Element* key_pool = static_cast<const Element*>(args.kv.k);
   const Element* value_pool = static_cast<const Element*>(args.kv.v);
   size_t next_tile = args.kv.tile_offset(sequence, 0, place.kv_head);
@@ -349,71 +210,44 @@ __device__ void attend(const AttentionArgs& args, const Place& place, float scal
     const int count_any = min(kAttentionChunk, longest - begin);
 
     // Scores, of which each lane keeps those of its positions.
-    float score[kParts][S::kQueries][S::kPositions];
+    float score[S::kParts][S::kQueries][S::kPositions];
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
+    for (int part = 0; part < S::kParts; ++part) {
       __syncthreads();  // everyone is done with what was staged before
       keys.store(key_pool + tile, part * S::kStaged, staged_count, head_dim, staged);
-      if (part + 1 < kParts) {
+      if (part + 1 < S::kParts) {
         keys.fetch(key_pool + tile, (part + 1) * S::kStaged, staged_count, head_dim);
       } else {
         values.fetch(value_pool + tile, 0, staged_count, head_dim);
       }
       __syncthreads();
       if (count_any > part * S::kStaged) {
-        dot_products<S>(queries, staged + lane * S::kKeyStride, score[part]);
+        constexpr int kGroup = 32;
+        const auto keys_of = [&](int n) {
+          const float* from = staged + lane * S::kKeyStride + n * kGroup;
+          return [from](int p, int i) {
+            return *reinterpret_cast<const float4*>(from + p * 32 * S::kKeyStride + i);
+          };
+        };
+        dot_products<S, kGroup>(queries, keys_of, score[part]);
       }
     }
-    float max = 0.0f;  // of the lane's query
-    if (count_any > 0) {
-#pragma unroll
-      for (int q = 0; q < S::kQueries; ++q) {
-        const int query_count = __shfl_sync(kAllLanes, count, q);
-        float largest = -INFINITY;
-#pragma unroll
-        for (int i = 0; i < kAttentionChunk / 32; ++i) {
-          float& s = score[i / S::kPositions][q][i % S::kPositions];
-          s = lane + 32 * i < query_count ? (s + 0.0f) * scale : -INFINITY;
-          largest = fmaxf(largest, s);
-        }
-        largest = max_warp(largest);
-        if (lane % S::kQueries == q) max = largest;
-#pragma unroll
-        for (int i = 0; i < kAttentionChunk / 32; ++i) {
-          weights[q * S::kWeightStride + lane + 32 * i] =
-              canonical_exp(score[i / S::kPositions][q][i % S::kPositions] - largest);
-        }
-      }
-    }
+    // Of the lane's query.
+    const float max = count_any > 0 ? softmax_weights<S>(score, count, scale, weights) : 0.0f;
 
-    // Sums over positions.
-    float sum = 0.0f;  // of the lane's query
-    float4 sums[S::kOwn][S::kFours];
-#pragma unroll
-    for (int q = 0; q < S::kOwn; ++q) {
-#pragma unroll
-      for (int f = 0; f < S::kFours; ++f) sums[q][f] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
-    const auto add = [](float4& to, float weight, float4 v) {
-      to.x = fmaf(weight, v.x, to.x);
-      to.y = fmaf(weight, v.y, to.y);
-      to.z = fmaf(weight, v.z, to.z);
-      to.w = fmaf(weight, v.w, to.w);
-    };
-    const float* own_weights = weights + own_query * S::kWeightStride;
-    const float* lane_weights = weights + lane % S::kQueries * S::kWeightStride;
+    ChunkSums<S> sums(own, weights);
 #pragma unroll 1
-    for (int part = 0; part < kParts; ++part) {
+    for (int part = 0; part < S::kParts; ++part) {
       __syncthreads();  // the weights are there, and everyone is done with what was staged before
       values.store(value_pool + tile, part * S::kStaged, staged_count, head_dim, staged);
-      if (part + 1 < kParts) {
+      if (part + 1 < S::kParts) {
         values.fetch(value_pool + tile, (part + 1) * S::kStaged, staged_count, head_dim);
       } else {
         keys.fetch(key_pool + next_tile, 0, next_count, head_dim);
       }
       __syncthreads();
       const int end = (part + 1) * S::kStaged;
-      const float* v = staged + own_d;
+      const float* v = staged + own.d;
       int j = part * S::kStaged;
       // Positions that all queries of the warp attend to.
       for (; j + 4 <= min(count_all, end); j += 4, v += 4 * S::kDims) {
@@ -425,31 +259,19 @@ __device__ void attend(const AttentionArgs& args, const Place& place, float scal
             four[n][f] = *reinterpret_cast<const float4*>(v + n * S::kDims + f * 4 * S::kLanes);
           }
         }
-        const float4 p = *reinterpret_cast<const float4*>(lane_weights + j);
-        sum = (((sum + p.x) + p.y) + p.z) + p.w;
-#pragma unroll
-        for (int q = 0; q < S::kOwn; ++q) {
-          const float4 w = *reinterpret_cast<const float4*>(own_weights + q * S::kWeightStride + j);
-#pragma unroll
-          for (int f = 0; f < S::kFours; ++f) {
-            add(sums[q][f], w.x, four[0][f]);
-            add(sums[q][f], w.y, four[1][f]);
-            add(sums[q][f], w.z, four[2][f]);
-            add(sums[q][f], w.w, four[3][f]);
-          }
-        }
+        sums.add_four(j, four);
       }
       // The rest, each only for the queries that reach it: adding a zero could turn -0 into +0.
 #pragma unroll 1
       for (; j < min(count_any, end); ++j, v += S::kDims) {
-        if (j < count) sum += lane_weights[j];
+        if (j < count) sums.sum += sums.lane_weights[j];
 #pragma unroll
         for (int q = 0; q < S::kOwn; ++q) {
-          if (j >= __shfl_sync(kAllLanes, count, own_query + q)) continue;
+          if (j >= __shfl_sync(kAllLanes, count, own.query + q)) continue;
 #pragma unroll
           for (int f = 0; f < S::kFours; ++f) {
-            add(sums[q][f], own_weights[q * S::kWeightStride + j],
-                *reinterpret_cast<const float4*>(v + f * 4 * S::kLanes));
+            sums.add(q, f, sums.own_weights[q * S::kWeightStride + j],
+                     *reinterpret_cast<const float4*>(v + f * 4 * S::kLanes));
           }
         }
       }
@@ -458,34 +280,32 @@ __device__ void attend(const AttentionArgs& args, const Place& place, float scal
     // Merge into the state. Queries that end before this chunk keep theirs.
     if (c == 0) {
       running_max = max;
-      running_sum = sum;
+      running_sum = sums.sum;
 #pragma unroll
       for (int q = 0; q < S::kOwn; ++q) {
 #pragma unroll
-        for (int f = 0; f < S::kFours; ++f) running[q][f] = sums[q][f];
+        for (int f = 0; f < S::kFours; ++f) running[q][f] = sums.o[q][f];
       }
     } else if (count_any > 0) {
-      const float new_max = fmaxf(running_max, max);
-      const float a = canonical_exp(running_max - new_max);
-      const float b = canonical_exp(max - new_max);
+      const MergeFactors factors(running_max, max);
       if (count > 0) {
-        running_max = new_max;
-        running_sum = fmaf(running_sum, a, sum * b);
+        running_max = factors.max;
+        running_sum = merged(running_sum, factors.a, sums.sum, factors.b);
       }
 #pragma unroll
       for (int q = 0; q < S::kOwn; ++q) {
-        const float own_a = __shfl_sync(kAllLanes, a, own_query + q);
-        const float own_b = __shfl_sync(kAllLanes, b, own_query + q);
-        const bool reaches = __shfl_sync(kAllLanes, count, own_query + q) > 0;
+        const float own_a = __shfl_sync(kAllLanes, factors.a, own.query + q);
+        const float own_b = __shfl_sync(kAllLanes, factors.b, own.query + q);
+        const bool reaches = __shfl_sync(kAllLanes, count, own.query + q) > 0;
         if (!reaches) continue;
 #pragma unroll
         for (int f = 0; f < S::kFours; ++f) {
           float4& o = running[q][f];
-          const float4 s = sums[q][f];
-          o.x = fmaf(o.x, own_a, s.x * own_b);
-          o.y = fmaf(o.y, own_a, s.y * own_b);
-          o.z = fmaf(o.z, own_a, s.z * own_b);
-          o.w = fmaf(o.w, own_a, s.w * own_b);
+          const float4 s = sums.o[q][f];
+          o.x = merged(o.x, own_a, s.x, own_b);
+          o.y = merged(o.y, own_a, s.y, own_b);
+          o.z = merged(o.z, own_a, s.z, own_b);
+          o.w = merged(o.w, own_a, s.w, own_b);
         }
       }
     }
@@ -494,15 +314,15 @@ __device__ void attend(const AttentionArgs& args, const Place& place, float scal
   if (!works) return;
 #pragma unroll
   for (int q = 0; q < S::kOwn; ++q) {
-    const float total = __shfl_sync(kAllLanes, running_sum, own_query + q);
-    if (own_query + q >= warp.used) continue;
-    float* out = args.out + (static_cast<size_t>(warp.row(place, own_query + q)) *
+    const float total = __shfl_sync(kAllLanes, running_sum, own.query + q);
+    if (own.query + q >= warp.used) continue;
+    float* out = args.out + (static_cast<size_t>(warp.row(place, own.query + q)) *
                                  static_cast<size_t>(args.heads) +
-                             static_cast<size_t>(warp.head(place, group, own_query + q))) *
+                             static_cast<size_t>(warp.head(place, group, own.query + q))) *
                                 static_cast<size_t>(head_dim);
 #pragma unroll
     for (int f = 0; f < S::kFours; ++f) {
-      const int d = own_d + f * 4 * S::kLanes;
+      const int d = own.d + f * 4 * S::kLanes;
       float4 o = running[q][f];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -548,7 +368,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
            args.places.sequence[row + place.rows] == args.places.sequence[row]) {
       ++place.rows;
     }
-    load_queries<S>(args, place, group, queries);
+    load_queries<S>(args, place, group, S::kThreads, queries);
     attend<S, Element>(args, place, scale, staged, queries, weights);
     __syncthreads();
   }

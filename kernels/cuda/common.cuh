@@ -145,6 +145,17 @@ __device__ inline void wait_for_copies() {
 #endif
 }
 
+// Starts to bring `bytes` (a multiple of 16, as is the address) into the L2 cache, for one thread
+// to call. Every write goes there, so what an earlier kernel still writes may be asked for, too.
+__device__ inline void prefetch_to_l2(const void* global, int bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (bytes == 0) return;
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(global)),
+               "r"(bytes)
+               : "memory");
+#endif
+}
+
 // ---- Ternary dot product
 // --------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 // The CUDA backend against ref, bit for bit: every op, odd sizes, rows alone and together.
 #include <catch2/catch.hpp>
 
+#include "kernels/cuda/attention_batch.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/kernels/gpu_data.h"
 #include "tests/kernels/op_data.h"
@@ -91,6 +92,121 @@ TEST_CASE("CUDA qkv and attention give the bits of ref", "[gpu]") {
             cuda::qkv(qkv, workspace, nullptr);
             cuda::attention(attention, workspace, nullptr);
           });
+    }
+  }
+}
+
+// Keys and values of positions 0 .. lengths[s] - 1 of each sequence s. Dimension 0 of the values is
+// so small that its sums can be -0.
+void fill_cache(Random& random, const std::vector<int>& lengths, CacheData& data) {
+  const KvCache& cache = data.cache;
+  const auto put = [&](std::vector<uint8_t>& pool, size_t element, float value) {
+    const uint16_t half = to_half(value);
+    if (cache.type == KvType::kF16) std::memcpy(&pool[2 * element], &half, 2);
+    if (cache.type == KvType::kF32) std::memcpy(&pool[4 * element], &value, 4);
+  };
+  constexpr float kSmall[] = {0.0f, -0.0f, -1e-45f};
+  for (int s = 0; s < data.sequences; ++s) {
+    for (int p = 0; p < lengths[static_cast<size_t>(s)]; ++p) {
+      for (int h = 0; h < cache.kv_heads; ++h) {
+        const size_t tile = cache.tile_offset(s, p, h);
+        for (int d = 0; d < cache.head_dim; ++d) {
+          put(data.k, tile + ref::key_index(p, d, cache.head_dim), random.normal());
+          put(data.v, tile + ref::value_index(p, d, cache.head_dim),
+              d == 0 ? kSmall[random.below(3)] : random.normal());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("CUDA attention of rows of many sequences gives the bits of ref", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(26);
+  const std::vector<int> lengths = {1, 63, 64, 65, 127, 128, 300, 1000, 1601};
+  const HeadShape shapes[] = {{3, 3, 64},  {4, 2, 64},   {9, 3, 64},  {8, 1, 64},  {2, 2, 128},
+                              {2, 1, 128}, {3, 1, 128},  {4, 1, 128}, {5, 1, 128}, {1, 1, 256},
+                              {3, 1, 256}, {4, 1, 256},  {16, 2, 40}, {5, 1, 96},  {2, 1, 100},
+                              {3, 1, 20},  {20, 20, 50}, {6, 2, 130}, {20, 5, 128}};
+  for (const HeadShape& shape : shapes) {
+    for (KvType type : {KvType::kF16, KvType::kF32}) {
+      const int n_sequences = static_cast<int>(lengths.size());
+      CacheData cache(random, n_sequences, lengths.back(), random.below(2) == 0 ? 64 : 192,
+                      shape.kv_heads, shape.head_dim, type);
+      fill_cache(random, lengths, cache);
+      // A row for each sequence at its last position, and rows of a prompt behind them. The real
+      // shape has so many rows that blocks share an SM and have few warps.
+      Pass pass;
+      const int rounds = shape.heads == 20 && shape.kv_heads == 5 ? 8 : 1;
+      for (int r = 0; r < rounds * n_sequences; ++r) {
+        const int s = (r + 3) % n_sequences;
+        pass.sequence.push_back(s);
+        pass.position.push_back(std::max(0, lengths[static_cast<size_t>(s)] - 1 - 29 * (r / 9)));
+      }
+      const int single = static_cast<int>(pass.sequence.size());
+      for (int p = 30; p < 130; ++p) {
+        pass.sequence.push_back(6);
+        pass.position.push_back(p);
+      }
+      const int rows = static_cast<int>(pass.sequence.size());
+
+      const int width = shape.heads * shape.head_dim;
+      const std::vector<float> q = random.normals(static_cast<size_t>(rows * width), 2.0f);
+      std::vector<float> expected(q.size());
+      ref::attention({q.data(),
+                      cache.cache,
+                      {pass.sequence.data(), pass.position.data()},
+                      expected.data(),
+                      rows,
+                      shape.heads});
+
+      const CacheData reordered = cache.reordered(cuda::key_index, cuda::value_index);
+      const OnDevice<uint8_t> keys(reordered.k), values(reordered.v);
+      const OnDevice<int32_t> table(cache.block_table);
+      const OnDevice<int32_t> sequence(pass.sequence), position(pass.position);
+      const OnDevice<float> device_q(q);
+      AttentionArgs args;
+      args.q = device_q.data();
+      args.kv = cache.cache;
+      args.kv.k = keys.data();
+      args.kv.v = values.data();
+      args.kv.block_table = table.data();
+      args.places = {sequence.data(), position.data()};
+      args.heads = shape.heads;
+      const WorkspaceOnDevice memory(static_cast<size_t>(rows), 1, static_cast<size_t>(shape.heads),
+                                     26, static_cast<size_t>(shape.head_dim));
+
+      // {rows, of them single}: the ops as the engine calls them, with prompt rows and without, and
+      // rows that are too few to need the kernel but have no room in the workspace.
+      for (const auto& [n, n_single] : {std::pair{rows, single},
+                                        {rows, single + 3},
+                                        {single, single},
+                                        {single, 5},
+                                        {5, 5},
+                                        {2, 2}}) {
+        INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim
+                      << (type == KvType::kF16 ? ", f16" : ", f32") << ", rows " << n << ", single "
+                      << n_single);
+        const OnDevice<float> out(static_cast<size_t>(n * width));
+        cuda::Workspace workspace = memory.workspace;
+        workspace.attention_rows = 1;
+        args.rows = n;
+        args.single_rows = n_single;
+        args.out = out.data();
+        cuda::attention(args, workspace, nullptr);
+        finish();
+        const std::vector<float> wanted(expected.begin(), expected.begin() + n * width);
+        REQUIRE(first_difference(wanted, out.read()) == "");
+      }
+      // Every row, whatever its neighbours, by this kernel.
+      INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim << ", rows "
+                    << rows);
+      const OnDevice<float> out(expected.size());
+      args.rows = rows;
+      args.out = out.data();
+      cuda::attention_batch(args, nullptr);
+      finish();
+      REQUIRE(first_difference(expected, out.read()) == "");
     }
   }
 }

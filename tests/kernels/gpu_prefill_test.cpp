@@ -124,7 +124,8 @@ TEST_CASE("CUDA products of many rows report values that are not finite", "[gpu]
   Random random(33);
   const int cols = 100;
   const int dim = 40;
-  const int rows = 5;
+  // In one launch, and with a launch that quantises before it.
+  const int rows = GENERATE(5, 9);
   const TernaryData w(random, dim, cols);
   const TernaryOnDevice device_w(w.matrix);
   const std::vector<float> gain = gains(random, cols);
@@ -133,7 +134,7 @@ TEST_CASE("CUDA products of many rows report values that are not finite", "[gpu]
        {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(),
         std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
     for (bool sub_norm : {false, true}) {
-      INFO("value " << bad << ", sub-norm " << sub_norm);
+      INFO(rows << " rows, value " << bad << ", sub-norm " << sub_norm);
       std::vector<float> y = random.normals(static_cast<size_t>(rows * cols));
       y[static_cast<size_t>(3 * cols + random.below(cols))] = bad;
       const std::vector<float> x(static_cast<size_t>(rows * dim), 1.0f);
@@ -145,6 +146,7 @@ TEST_CASE("CUDA products of many rows report values that are not finite", "[gpu]
                          workspace.workspace, nullptr);
       finish();
       CHECK(device_fault.read()[0] == 7);
+      if (rows <= 8) continue;
       // The codes of that row are 0.
       const std::vector<int8_t> codes = workspace.codes.read();
       const size_t pitch = cuda::quantised_row_bytes(cols);

@@ -1,0 +1,268 @@
+// What a warp does with a chunk of keys and values in the attention of many rows
+// (attention_prefill.cu) and of many sequences (attention_batch.cu): it scores kQueries queries, a
+// lane at positions lane, lane + 32, ..., then turns to sums over positions, where a lane has
+// groups of four dimensions.
+//
+// canonical_sum adds dimensions that are far apart first. Queries are stored with their dimensions
+// in bit-reversed order: then its tree adds neighbours, and any aligned group of 2^n stored values
+// is a subtree.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/common.cuh"
+
+namespace edgellm::cuda {
+
+// For heads of up to kDims dimensions: kQueries a warp, kStaged positions scored at a time.
+template <int kDims_, int kQueries_, int kStaged_>
+struct ChunkShape {
+  static constexpr int kDims = kDims_;
+  static constexpr int kQueries = kQueries_;
+  static constexpr int kStaged = kStaged_;
+
+  // Scores: positions lane, lane + 32 of what is staged.
+  static constexpr int kPositions = kStaged / 32;
+  static constexpr int kParts = kAttentionChunk / kStaged;
+  // Sums over positions: lanes that share a query, the queries of a lane, its groups of four
+  // dimensions. The last lanes' queries may be none, with any weights.
+  static constexpr int kLanes = kDims / 4 < 32 ? kDims / 4 : 32;
+  static constexpr int kOwn = (kQueries * kLanes + 31) / 32;
+  static constexpr int kFours = kDims / (4 * kLanes);
+
+  // A stride that takes neighbouring queries to other banks.
+  static constexpr int kWeightStride = kAttentionChunk + 4;
+  static constexpr int kWeightRows = kOwn * 32 / kLanes;  // a warp
+};
+
+template <int kBits>
+__device__ constexpr int reverse_bits(int value) {
+  int reversed = 0;
+  for (int i = 0; i < kBits; ++i) reversed |= (value >> i & 1) << (kBits - 1 - i);
+  return reversed;
+}
+// Of a power of two.
+__device__ constexpr int bits_below(int power) {
+  int bits = 0;
+  while (power >> bits > 1) ++bits;
+  return bits;
+}
+template <int kDims>
+__device__ constexpr int stored_place(int d) {
+  return reverse_bits<bits_below(kDims)>(d);
+}
+
+__device__ inline float widened(float value) { return value; }
+__device__ inline float widened(uint16_t value) { return __half2float(__ushort_as_half(value)); }
+
+// Four neighbouring elements in one load.
+template <class Element>
+struct FourOf;
+template <>
+struct FourOf<float> {
+  using Type = float4;
+};
+template <>
+struct FourOf<uint16_t> {
+  using Type = uint2;
+};
+__device__ inline float4 widened(float4 four) { return four; }
+__device__ inline float4 widened(uint2 four) {
+  const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&four.x));
+  const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&four.y));
+  return make_float4(low.x, low.y, high.x, high.y);
+}
+
+// The queries that a block keeps in shared memory: of rows that are neighbours, heads of one group.
+struct Place {
+  int kv_head;
+  int first_row;
+  int rows;        // of one sequence
+  int first_head;  // of the group
+  int heads;
+};
+
+// Query i is row i / heads, head i % heads; absent queries and dimensions are zeros. By `threads`
+// threads, to [kBlockQueries][kDims] in stored order.
+template <class S>
+__device__ void load_queries(const AttentionArgs& args, const Place& place, int group, int threads,
+                             float* queries) {
+  const int head_dim = args.kv.head_dim;
+  const int count = place.rows * place.heads;
+  for (int i = static_cast<int>(threadIdx.x); i < S::kBlockQueries * S::kDims; i += threads) {
+    const int query = i / S::kDims;
+    const int d = i % S::kDims;
+    float value = 0.0f;
+    if (query < count && d < head_dim) {
+      const int row = place.first_row + query / place.heads;
+      const int head = place.kv_head * group + place.first_head + query % place.heads;
+      value = args.q[(static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
+                      static_cast<size_t>(head)) *
+                         static_cast<size_t>(head_dim) +
+                     static_cast<size_t>(d)];
+    }
+    queries[query * S::kDims + stored_place<S::kDims>(d)] = value;
+  }
+}
+
+// out[q][p] = the tree over kSize stored products, from `first` of the lane's keys on, of query q
+// and the key of position lane + 32 p. `keys(p, i)` is stored values i .. i + 3 of the latter.
+template <class S, int kSize, class Keys>
+__device__ __forceinline__ void add_products(const float* queries, const Keys& keys, int first,
+                                             float (&out)[S::kQueries][S::kPositions]) {
+  if constexpr (kSize == 4) {
+    float4 k[S::kPositions];
+#pragma unroll
+    for (int p = 0; p < S::kPositions; ++p) k[p] = keys(p, first);
+#pragma unroll
+    for (int q = 0; q < S::kQueries; ++q) {
+      const float4 a = *reinterpret_cast<const float4*>(queries + q * S::kDims + first);
+#pragma unroll
+      for (int p = 0; p < S::kPositions; ++p) {
+        out[q][p] = (a.x * k[p].x + a.y * k[p].y) + (a.z * k[p].z + a.w * k[p].w);
+      }
+    }
+  } else {
+    float right[S::kQueries][S::kPositions];
+    add_products<S, kSize / 2>(queries, keys, first, out);
+    add_products<S, kSize / 2>(queries, keys, first + kSize / 2, right);
+#pragma unroll
+    for (int q = 0; q < S::kQueries; ++q) {
+#pragma unroll
+      for (int p = 0; p < S::kPositions; ++p) out[q][p] += right[q][p];
+    }
+  }
+}
+
+// The same over all kDims: a loop over groups of kGroup, whose sums meet as a binary counter
+// counts. `keys_of(n)` gives the keys of group n.
+template <class S, int kGroup, class KeysOf>
+__device__ __forceinline__ void dot_products(const float* queries, const KeysOf& keys_of,
+                                             float (&out)[S::kQueries][S::kPositions]) {
+  constexpr int kLevels = bits_below(S::kDims / kGroup);
+  float held[kLevels][S::kQueries][S::kPositions];
+#pragma unroll 1
+  for (int n = 0; n < S::kDims / kGroup; ++n) {
+    add_products<S, kGroup>(queries + n * kGroup, keys_of(n), 0, out);
+#pragma unroll
+    for (int level = 0; level < kLevels; ++level) {
+      const bool completes = (n >> level & 1) != 0;
+#pragma unroll
+      for (int q = 0; q < S::kQueries; ++q) {
+#pragma unroll
+        for (int p = 0; p < S::kPositions; ++p) {
+          if (completes) {
+            out[q][p] += held[level][q][p];
+          } else {
+            held[level][q][p] = out[q][p];
+          }
+        }
+      }
+      if (!completes) break;
+    }
+  }
+}
+
+// Makes the dot products of a chunk's positions scores and writes their softmax weights, to
+// [kQueries][kWeightStride]: that of positions from the query's count on is 0. Lane i has the
+// count, and gets the maximum, of query i % kQueries.
+template <class S>
+__device__ __forceinline__ float softmax_weights(
+    float (&score)[S::kParts][S::kQueries][S::kPositions], int count, float scale, float* weights) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float max = 0.0f;
+#pragma unroll
+  for (int q = 0; q < S::kQueries; ++q) {
+    const int query_count = __shfl_sync(kAllLanes, count, q);
+    float largest = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kAttentionChunk / 32; ++i) {
+      float& s = score[i / S::kPositions][q][i % S::kPositions];
+      s = lane + 32 * i < query_count ? (s + 0.0f) * scale : -INFINITY;
+      largest = fmaxf(largest, s);
+    }
+    largest = max_warp(largest);
+    if (lane % S::kQueries == q) max = largest;
+#pragma unroll
+    for (int i = 0; i < kAttentionChunk / 32; ++i) {
+      weights[q * S::kWeightStride + lane + 32 * i] =
+          canonical_exp(score[i / S::kPositions][q][i % S::kPositions] - largest);
+    }
+  }
+  return max;
+}
+
+// What of the weighted values a lane sums: queries `query` .. query + kOwn - 1, and of each the
+// four dimensions from d + f * 4 * kLanes on, f < kFours.
+template <class S>
+struct OwnSums {
+  int query, d;
+
+  __device__ __forceinline__ OwnSums() {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    query = lane / S::kLanes * S::kOwn;
+    d = lane % S::kLanes * 4;
+  }
+};
+
+// A lane's sums over the positions of a chunk, in ascending order: of the weights, for query
+// lane % kQueries, and of its own weighted values.
+template <class S>
+struct ChunkSums {
+  const float* lane_weights;
+  const float* own_weights;
+  float sum = 0.0f;
+  float4 o[S::kOwn][S::kFours];
+
+  __device__ __forceinline__ ChunkSums(const OwnSums<S>& own, const float* weights) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    lane_weights = weights + lane % S::kQueries * S::kWeightStride;
+    own_weights = weights + own.query * S::kWeightStride;
+#pragma unroll
+    for (int q = 0; q < S::kOwn; ++q) {
+#pragma unroll
+      for (int f = 0; f < S::kFours; ++f) o[q][f] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+  }
+
+  __device__ __forceinline__ void add(int q, int f, float weight, float4 v) {
+    float4& to = o[q][f];
+    to.x = fmaf(weight, v.x, to.x);
+    to.y = fmaf(weight, v.y, to.y);
+    to.z = fmaf(weight, v.z, to.z);
+    to.w = fmaf(weight, v.w, to.w);
+  }
+
+  // Positions j .. j + 3, j a multiple of 4.
+  __device__ __forceinline__ void add_four(int j, const float4 (&values)[4][S::kFours]) {
+    const float4 p = *reinterpret_cast<const float4*>(lane_weights + j);
+    sum = (((sum + p.x) + p.y) + p.z) + p.w;
+#pragma unroll
+    for (int q = 0; q < S::kOwn; ++q) {
+      const float4 w = *reinterpret_cast<const float4*>(own_weights + q * S::kWeightStride + j);
+#pragma unroll
+      for (int f = 0; f < S::kFours; ++f) {
+        add(q, f, w.x, values[0][f]);
+        add(q, f, w.y, values[1][f]);
+        add(q, f, w.z, values[2][f]);
+        add(q, f, w.w, values[3][f]);
+      }
+    }
+  }
+};
+
+// The factors that bring the state of earlier chunks and that of the next one to their common
+// maximum.
+struct MergeFactors {
+  float max, a, b;
+
+  __device__ __forceinline__ MergeFactors(float earlier_max, float chunk_max)
+      : max(fmaxf(earlier_max, chunk_max)),
+        a(canonical_exp(earlier_max - max)),
+        b(canonical_exp(chunk_max - max)) {}
+};
+__device__ __forceinline__ float merged(float earlier, float a, float chunk, float b) {
+  return fmaf(earlier, a, chunk * b);
+}
+
+}  // namespace edgellm::cuda
