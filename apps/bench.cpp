@@ -20,6 +20,7 @@
 #include "bench/model_test.h"
 #include "bench/report.h"
 #include "bench/report_page.h"
+#include "engine/block_pool.h"
 #include "model/convert.h"
 #include "model/text.h"
 
@@ -179,6 +180,10 @@ class Bench {
     EngineOptions options = engine_options(setting.engine, model.config(), positions_of(tests));
     for (const TestSpec& test : tests) options.sequences = std::max(options.sequences, test.batch);
     options.max_rows = std::max(options.max_rows, options.sequences);
+    // Many sequences have their cache in blocks, as in batch.
+    if (options.sequences > 1) {
+      options.kv_blocks = options.sequences * BlockPool::blocks_for(options.context);
+    }
     const Stopwatch load;
     check_contents(model, setting.engine);
     const auto backend = make_backend(model, setting.engine, setting.device, options);

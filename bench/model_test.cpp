@@ -1,6 +1,7 @@
 #include "bench/model_test.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -45,7 +46,15 @@ std::vector<double> TestResult::tokens_per_second() const {
 
 TestRunner::TestRunner(Backend& backend, Measured<std::shared_ptr<NvmlDevice>> sensors,
                        std::function<void()> poll)
-    : backend_(backend), sensors_(std::move(sensors)), poll_(std::move(poll)) {}
+    : backend_(backend), sensors_(std::move(sensors)), poll_(std::move(poll)) {
+  if (backend_.kv_blocks() == 0) return;
+  std::vector<int32_t> blocks(static_cast<size_t>(backend_.kv_blocks() / backend_.sequences()));
+  std::iota(blocks.begin(), blocks.end(), 0);
+  for (int sequence = 0; sequence < backend_.sequences(); ++sequence) {
+    backend_.set_blocks(sequence, blocks);
+    for (int32_t& block : blocks) block += static_cast<int32_t>(blocks.size());
+  }
+}
 
 // Which ids they are changes no work: any will do that differ and lie in the vocabulary.
 int32_t TestRunner::id_at(int sequence, int position) const {
@@ -116,31 +125,30 @@ int64_t TestRunner::decode_one(const TestSpec& spec, TestResult* result) {
   return at.back() - start;
 }
 
-// Several sequences, a row of each step for each.
+// Several sequences, a row of each step for each, by the call that batch takes.
 int64_t TestRunner::decode_batch(const TestSpec& spec, TestResult* result) {
   const auto rows = static_cast<size_t>(spec.batch);
-  std::vector<int32_t> ids = next_;
-  std::vector<int32_t> chosen(rows);
-  std::vector<int32_t> positions(rows);
-  std::vector<int32_t> numbers(rows);  // of the sequences, and of the rows
-  for (size_t r = 0; r < rows; ++r) numbers[r] = static_cast<int32_t>(r);
-  Outputs outputs;
-  outputs.rows = numbers;
-  outputs.argmax = chosen;
+  const std::vector<int32_t> positions(rows, spec.depth);
+  std::vector<int32_t> sequences(rows);
+  std::iota(sequences.begin(), sequences.end(), 0);
   const int64_t start = now_ns();
   int64_t last = start;
-  for (int i = 0; i < spec.tokens; ++i) {
-    std::fill(positions.begin(), positions.end(), spec.depth + i);
-    backend_.forward({ids, numbers, positions}, outputs);
-    ids = chosen;
-    const int64_t now = now_ns();
-    poll_();
-    if (result != nullptr) {
-      if (i > 0) result->gaps_ns.push_back(now - last);
-      if (i == 0 && spec.depth == 0) result->ttft_ns.push_back(now - start);
-    }
-    last = now;
-  }
+  int n_steps = 0;
+  backend_.decode_rows({next_, sequences, positions}, spec.tokens, {},
+                       [&](std::span<const int32_t>) {
+                         const int64_t now = now_ns();
+                         poll_();
+                         if (result != nullptr) {
+                           if (n_steps > 0) result->gaps_ns.push_back(now - last);
+                           if (n_steps == 0 && spec.depth == 0) {
+                             result->ttft_ns.push_back(now - start);
+                           }
+                         }
+                         ++n_steps;
+                         last = now;
+                         return true;
+                       });
+  require(n_steps == spec.tokens, "a decode test ended early");
   return last - start;
 }
 

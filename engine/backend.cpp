@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <vector>
 
 #include "engine/pass.h"
 
@@ -10,17 +12,34 @@ namespace edgellm {
 void Backend::decode(int sequence, int32_t id, int position, int n_max,
                      std::span<const int32_t> banned,
                      const std::function<bool(int32_t id)>& on_token) {
-  const int32_t row = 0;
   const int n_steps = std::min(n_max, context() - position);
-  for (int step = 0; step < n_steps; ++step, ++position) {
-    int32_t chosen = -1;
-    Outputs outputs;
-    outputs.rows = {&row, 1};
-    outputs.banned = banned;
-    outputs.argmax = {&chosen, 1};
-    forward({{&id, 1}, {&sequence, 1}, {&position, 1}}, outputs);
-    if (!on_token(chosen) || chosen < 0) return;
-    id = chosen;
+  bool goes_on = true;
+  decode_rows({{&id, 1}, {&sequence, 1}, {&position, 1}}, n_steps, banned,
+              [&](std::span<const int32_t> chosen) {
+                // The step that was under way when the run ended has nothing to tell.
+                if (goes_on) goes_on = on_token(chosen[0]) && chosen[0] >= 0;
+                return goes_on;
+              });
+}
+
+void Backend::decode_rows(const Batch& first, int n_max, std::span<const int32_t> banned,
+                          const std::function<bool(std::span<const int32_t> ids)>& on_ids) {
+  std::vector<int32_t> ids(first.ids.begin(), first.ids.end());
+  std::vector<int32_t> positions(first.positions.begin(), first.positions.end());
+  std::vector<int32_t> chosen(ids.size());
+  std::vector<int32_t> rows(ids.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  Outputs outputs;
+  outputs.rows = rows;
+  outputs.banned = banned;
+  outputs.argmax = chosen;
+  for (int step = 0; step < n_max; ++step) {
+    forward({ids, first.sequences, positions}, outputs);
+    if (!on_ids(chosen)) return;
+    for (size_t row = 0; row < ids.size(); ++row) {
+      ids[row] = std::max(chosen[row], 0);
+      ++positions[row];
+    }
   }
 }
 

@@ -1,5 +1,5 @@
-// The narrow calls between the engine's host logic and a device: forward(), one step, and decode(),
-// a run of greedy steps.
+// The narrow calls between the engine's host logic and a device: forward(), one step, and decode()
+// and decode_rows(), runs of greedy steps.
 //
 // A step is a batch of rows. Decode is one row per live sequence, prefill many rows of one. Both
 // devices run the same five ops a layer (kernels/ops.h) and give the same bits for a row, whatever
@@ -126,9 +126,16 @@ class Backend {
   // the sequence holds `id` and the ids handed over, the last one left out; what lies behind them
   // in the cache is not defined. As forward() does, throws NotFiniteError, after the ids of the
   // steps before were handed over; lets what on_token throws pass.
-  virtual void decode(int sequence, int32_t id, int position, int n_max,
-                      std::span<const int32_t> banned,
-                      const std::function<bool(int32_t id)>& on_token);
+  void decode(int sequence, int32_t id, int position, int n_max, std::span<const int32_t> banned,
+              const std::function<bool(int32_t id)>& on_token);
+
+  // The same for several sequences, a row of `first` for each: `on_ids` gets the chosen ids of a
+  // step, one for each row, -1 where every id is banned (what comes after it in that row means
+  // nothing), and returns whether to go on. Every row has places for n_max steps. A device may have
+  // begun a step when on_ids ends the run: that one's ids are handed over, too, unless it met a
+  // fault, which then counts as not begun.
+  virtual void decode_rows(const Batch& first, int n_max, std::span<const int32_t> banned,
+                           const std::function<bool(std::span<const int32_t> ids)>& on_ids);
 
   virtual std::string device_name() const = 0;  // "cpu (AMD EPYC, avx512, 2 threads)"
   virtual MemoryPlan memory() const = 0;

@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/clock.h"
@@ -49,7 +50,7 @@ bool Scheduler::step() {
   if (!active_.empty()) {
     std::vector<Sequence*> all;
     for (const auto& sequence : active_) all.push_back(sequence.get());
-    run(all);
+    if (!decode_run(all)) run(all);
     active_.remove_if([](const auto& sequence) { return sequence->has_ended; });
   }
   return !active_.empty() || !waiting_.empty();
@@ -142,12 +143,69 @@ void Scheduler::run(const std::vector<Sequence*>& among) {
       end(*parts_[0].sequence, SequenceResult::Failure{error.code(), error.what()}, {});
       return;
     }
-    std::vector<Sequence*> suspects;
-    for (const Part& part : parts_) suspects.push_back(part.sequence);
-    for (Sequence* suspect : suspects) run({suspect});
+    run_alone(std::vector<Part>(parts_));
     return;
   }
   take_results();
+}
+
+void Scheduler::run_alone(const std::vector<Part>& parts) {
+  for (const Part& part : parts) {
+    if (!part.sequence->has_ended) run({part.sequence});
+  }
+}
+
+// Passes of greedy rows only, the next one begun before the ids of this one are looked at, until a
+// sequence ends or the time is up. False where a single pass has to do.
+bool Scheduler::decode_run(const std::vector<Sequence*>& among) {
+  if (options_.run_ns <= 0) return false;
+  int n_steps = std::numeric_limits<int>::max();
+  for (const Sequence* sequence : among) {
+    if (!sequence->decodes() || !sequence->request.sampling.is_argmax() ||
+        !std::ranges::equal(sequence->banned(), among[0]->banned())) {
+      return false;
+    }
+    n_steps = std::min(n_steps, steps_to_end(*sequence));
+  }
+  if (n_steps < 2) return false;
+  gather(among);
+  const std::vector<Part> parts = parts_;
+  // A sequence's end takes its request away.
+  const std::vector<int32_t> banned(among[0]->banned().begin(), among[0]->banned().end());
+  const int64_t begin = now_ns();
+  int64_t waits_since = begin;
+  bool goes_on = true;
+  try {
+    backend_.decode_rows({ids_, sequences_, positions_}, n_steps, banned,
+                         [&](std::span<const int32_t> chosen) {
+                           const int64_t now = now_ns();
+                           counters_.pass_ns += now - waits_since;
+                           ++counters_.passes;
+                           ++counters_.decodes;
+                           for (size_t i = 0; i < parts.size(); ++i) {
+                             Sequence& sequence = *parts[i].sequence;
+                             if (sequence.has_ended) continue;
+                             ++counters_.decode_rows;
+                             ++sequence.position;
+                             take_choice(sequence, chosen[i]);
+                             if (sequence.has_ended) goes_on = false;
+                           }
+                           if (now - begin >= options_.run_ns) goes_on = false;
+                           waits_since = now_ns();
+                           return goes_on;
+                         });
+  } catch (const NotFiniteError&) {
+    run_alone(parts);
+  }
+  return true;
+}
+
+// Passes until the sequence ends, if nothing ends it before: places that it has not used, too.
+int Scheduler::steps_to_end(const Sequence& sequence) const {
+  const int places = backend_.context() - 1 - sequence.position;
+  if (sequence.request.max_tokens < 0) return places;
+  return std::min(places,
+                  sequence.request.max_tokens - static_cast<int>(sequence.result.token_ids.size()));
 }
 
 void Scheduler::add_rows(Sequence& sequence, std::span<const int32_t> ids) {
@@ -252,23 +310,27 @@ void Scheduler::take_results() {
       end(sequence, SequenceResult::Failure{error.code(), error.what()}, {});
       continue;
     }
-    take_id(sequence, id);
+    take_choice(sequence, id);
   }
 }
 
 // The id for the sequence's position, by the result of output row `output`.
 int32_t Scheduler::choose(const Sequence& sequence, size_t output) const {
-  int32_t id = -1;
-  if (output < argmax_.size()) {
-    id = argmax_[output];
-  } else {
-    const size_t vocab = static_cast<size_t>(backend_.model().config().vocab);
-    id = choose_id(std::span(logits_).subspan((output - argmax_.size()) * vocab, vocab),
+  if (output < argmax_.size()) return argmax_[output];
+  const size_t vocab = static_cast<size_t>(backend_.model().config().vocab);
+  return choose_id(std::span(logits_).subspan((output - argmax_.size()) * vocab, vocab),
                    sequence.seen, sequence.banned(), sequence.request.sampling,
                    static_cast<uint64_t>(sequence.position));
+}
+
+// -1: there was none to choose.
+void Scheduler::take_choice(Sequence& sequence, int32_t id) {
+  if (id >= 0) {
+    take_id(sequence, id);
+    return;
   }
-  if (id < 0) throw every_id_is_banned();
-  return id;
+  const Error error = every_id_is_banned();
+  end(sequence, SequenceResult::Failure{error.code(), error.what()}, {});
 }
 
 void Scheduler::take_id(Sequence& sequence, int32_t id) {

@@ -2,10 +2,11 @@
 // would give it alone, whatever runs beside it.
 //
 // A step is one pass of the backend: a row for every sequence that is decoding and, in the room
-// that is left, rows of prompts, those of the oldest first. Requests are admitted in the order in
-// which they came, as soon as a slot and blocks for all that the request can need are unused:
-// nothing that was admitted ever waits for memory. Prompts that begin with the same ids are stored
-// and computed once (block_pool.h).
+// that is left, rows of prompts, those of the oldest first. Where all sequences decode greedily it
+// is a run of such passes (Backend::decode_rows), so that a GPU need not wait for the host.
+// Requests are admitted in the order in which they came, as soon as a slot and blocks for all that
+// the request can need are unused: nothing that was admitted ever waits for memory. Prompts that
+// begin with the same ids are stored and computed once (block_pool.h).
 //
 // One thread calls everything. Callbacks come from within step() and interrupt(); they may call
 // submit() and the accessors, nothing else. What they throw passes through, and the scheduler can
@@ -65,6 +66,8 @@ struct SchedulerOptions {
   // ids. 0: what max_rows() leaves.
   int prefill_rows = 0;
   bool share_prefixes = true;
+  // How long a run of passes goes on at most before step() returns. 0: always one pass.
+  int64_t run_ns = 20'000'000;
 };
 
 struct SchedulerCounters {
@@ -88,7 +91,7 @@ class Scheduler {
 
   void submit(SequenceRequest request);
 
-  // Admits what there is room for and runs a pass. False when nothing is left to do.
+  // Admits what there is room for and runs a pass, or several. False when nothing is left to do.
   bool step();
 
   // Ends every request with kInterrupted and the ids it has so far.
@@ -115,11 +118,15 @@ class Scheduler {
   bool admit_first();
   std::string does_not_fit(const SequenceRequest& request, int n_positions) const;
   void run(const std::vector<Sequence*>& among);
+  void run_alone(const std::vector<Part>& parts);
+  bool decode_run(const std::vector<Sequence*>& among);
+  int steps_to_end(const Sequence& sequence) const;
   void gather(const std::vector<Sequence*>& among);
   void add_rows(Sequence& sequence, std::span<const int32_t> ids);
   void forward();
   void take_results();
   int32_t choose(const Sequence& sequence, size_t output) const;
+  void take_choice(Sequence& sequence, int32_t id);
   void take_id(Sequence& sequence, int32_t id);
   void end(Sequence& sequence, std::optional<SequenceResult::Failure> failure, FinishReason reason);
   void finish(const SequenceRequest& request, SequenceResult&& result, int64_t submitted_at);

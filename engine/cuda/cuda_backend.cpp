@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "engine/backend.h"
@@ -77,14 +79,14 @@ class CudaBackend final : public Backend {
         name_(claim_gpu(model, options)),
         memory_(plan_cuda_memory(model, options).total()),
         device_(model, options, memory_.data()),
-        host_(kRingBytes +
+        host_(ring_bytes(options) +
               (result_count(options) + input_count(static_cast<size_t>(config_.vocab))) *
                   sizeof(int32_t)) {
     require(options.sequences >= 1 && options.max_rows >= 1,
             "a backend needs a row and a sequence");
     device_.upload(model, options, stream_, progress);
     ring_ = reinterpret_cast<uint64_t*>(host_.data());
-    results_ = reinterpret_cast<int32_t*>(host_.data() + kRingBytes);
+    results_ = reinterpret_cast<int32_t*>(host_.data() + ring_bytes(options));
     inputs_ = StepInputs(results_ + result_count(options), static_cast<size_t>(options.max_rows));
   }
 
@@ -97,56 +99,60 @@ class CudaBackend final : public Backend {
     check_pass(batch, outputs, config_, options_, context_, table_);
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
-    const size_t rows = batch.ids.size();
     if (is_decode_step(batch, outputs)) {
+      const size_t rows = captured_rows(batch.ids.size());
       begin_pass(batch, outputs, rows);
-      const uint32_t step = launch_step(rows, outputs.banned.size());
-      for (size_t row = 0; row < rows; ++row) outputs.argmax[row] = await(step, row);
-    } else if (is_wide_step(batch, outputs)) {
-      const size_t padded = padded_rows(rows);
-      begin_pass(batch, outputs, padded);
-      replay(padded, outputs.banned.size());
-      read_results();
-      take_argmax(outputs, rows);
+      await(launch_step(rows, outputs.banned.size()), outputs.argmax);
     } else {
-      begin_pass(batch, outputs, rows);
-      run_layers(static_cast<int>(rows), single_rows(batch), outputs);
+      begin_pass(batch, outputs, batch.ids.size());
+      run_layers(static_cast<int>(batch.ids.size()), single_rows(batch), outputs);
       run_head(batch, outputs);
     }
   }
 
-  // The GPU feeds itself (cuda::feed); the host launches a step before it has seen the id of the
+  // The GPU feeds itself (cuda::feed); the host launches a step before it has seen the ids of the
   // step before, and never more than that one ahead.
   //
-  // When on_token ends the run, the step under way has been fed an id that no one asked for. Its
-  // result is dropped, its fault with it: the next step begins with none. It has appended one row
-  // to the cache, at the place behind the sequence's last token. That is no harm: a row attends to
-  // places up to its own, and whoever feeds that place next writes it before any row reads it.
-  void decode(int sequence, int32_t id, int position, int n_max, std::span<const int32_t> banned,
-              const std::function<bool(int32_t id)>& on_token) override {
-    const int n_steps = std::min(n_max, context_ - position);
-    if (n_steps <= 0) return;
-    const int32_t row = 0;
-    int32_t chosen = -1;
-    const Batch batch{{&id, 1}, {&sequence, 1}, {&position, 1}};
+  // A step that a run did not ask for has appended one row to the cache of each sequence, at the
+  // place behind its last token. That is no harm: a row attends to places up to its own, and
+  // whoever feeds that place next writes it before any row reads it.
+  void decode_rows(const Batch& first, int n_max, std::span<const int32_t> banned,
+                   const std::function<bool(std::span<const int32_t> ids)>& on_ids) override {
+    std::vector<int32_t> row_list(first.ids.size());
+    std::iota(row_list.begin(), row_list.end(), 0);
+    std::vector<int32_t> chosen(first.ids.size());
     Outputs outputs;
-    outputs.rows = {&row, 1};
+    outputs.rows = row_list;
     outputs.banned = banned;
-    outputs.argmax = {&chosen, 1};
-    check_pass(batch, outputs, config_, options_, context_, table_);
-    for (int i = 0; i < n_steps; ++i) {
-      require(table_.has_place(sequence, position + i),
-              "a position lies in a block that its sequence was not given");
+    outputs.argmax = chosen;
+    if (!is_decode_step(first, outputs)) {
+      Backend::decode_rows(first, n_max, banned, on_ids);
+      return;
+    }
+    if (n_max <= 0) return;
+    check_pass(first, outputs, config_, options_, context_, table_);
+    for (size_t row = 0; row < first.ids.size(); ++row) {
+      for (int i = 0; i < n_max; ++i) {
+        require(table_.has_place(first.sequences[row], first.positions[row] + i),
+                "a position lies in a block that its sequence was not given");
+      }
     }
 
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
-    begin_pass(batch, outputs, 1);
-    uint32_t step = launch_step(1, banned.size());
-    for (int i = 0; i < n_steps; ++i) {
-      const uint32_t next = i + 1 < n_steps ? launch_step(1, banned.size()) : step;
-      chosen = await(step, 0);
-      if (!on_token(chosen) || chosen < 0) break;
+    const size_t rows = captured_rows(first.ids.size());
+    begin_pass(first, outputs, rows);
+    uint32_t step = launch_step(rows, banned.size());
+    bool goes_on = true;
+    for (int i = 0; i < n_max && goes_on; ++i) {
+      const bool is_last = i + 1 == n_max;
+      const uint32_t next = is_last ? step : launch_step(rows, banned.size());
+      await(step, chosen);
+      goes_on = on_ids(chosen);
+      if (!goes_on && !is_last && !fault_of(next)) {
+        await(next, chosen);
+        on_ids(chosen);
+      }
       step = next;
     }
     wait();
@@ -158,9 +164,9 @@ class CudaBackend final : public Backend {
     HeadStats stats = head_stats_;
     if (device_.head_copy.rows == 0) return stats;
     use_gpu();
-    cuda::RescoredTotals totals[cuda::kMaxInlineRows];
-    cuda_check(cudaMemcpyAsync(totals, device_.rescored_totals, sizeof totals,
-                               cudaMemcpyDeviceToHost, stream_),
+    std::vector<cuda::RescoredTotals> totals(static_cast<size_t>(options_.max_rows));
+    cuda_check(cudaMemcpyAsync(totals.data(), device_.rescored_totals,
+                               totals.size() * sizeof totals[0], cudaMemcpyDeviceToHost, stream_),
                "reading how many rows were rescored");
     stream_.wait();
     for (const cuda::RescoredTotals& row : totals) {
@@ -171,8 +177,9 @@ class CudaBackend final : public Backend {
     return stats;
   }
   StepLaunches step_launches(size_t rows) const override {
-    const auto step = steps_.lower_bound({rows, 0});
-    if (step == steps_.end() || step->first.first != rows) return {};
+    const size_t captured = captured_rows(rows);
+    const auto step = steps_.lower_bound({captured, 0});
+    if (step == steps_.end() || step->first.first != captured) return {};
     const auto& [kernels, graph] = step->second;
     return graph ? StepLaunches{1, kernels} : StepLaunches{kernels, 0};
   }
@@ -184,8 +191,9 @@ class CudaBackend final : public Backend {
   const ModelFile& model() const override { return model_; }
 
  private:
-  static constexpr size_t kRingBytes =
-      size_t{cuda::kRingSteps} * cuda::kMaxInlineRows * sizeof(uint64_t);
+  static size_t ring_bytes(const EngineOptions& options) {
+    return cuda::kRingSteps * static_cast<size_t>(options.max_rows) * sizeof(uint64_t);
+  }
 
   enum class HeadKind {
     kLogits,
@@ -229,6 +237,7 @@ class CudaBackend final : public Backend {
       inputs_.row_list[row] = static_cast<int32_t>(row);
     }
     *inputs_.step = next_step_;
+    *inputs_.n_used = static_cast<uint32_t>(batch.ids.size());
     const size_t bytes = input_count(outputs.banned.size()) * sizeof(int32_t);
     cuda_check(
         cudaMemcpyAsync(device_.inputs.ids, inputs_.ids, bytes, cudaMemcpyHostToDevice, stream_),
@@ -237,22 +246,16 @@ class CudaBackend final : public Backend {
     cuda_check(cudaMemsetAsync(device_.fault(), 0, sizeof(int32_t), stream_), "starting a pass");
   }
 
-  // An arg-max of every row and nothing else.
-  static bool is_greedy_step(const Batch& batch, const Outputs& outputs) {
+  // An arg-max of every row and nothing else, so that the GPU can feed itself. Captured; more than
+  // a few rows need the sequence that fills them up, which a paged cache has.
+  bool is_decode_step(const Batch& batch, const Outputs& outputs) const {
     return outputs.argmax.size() == batch.ids.size() && outputs.logits.empty() &&
-           outputs.hidden.empty();
-  }
-  // Of so few rows that the GPU feeds itself.
-  static bool is_decode_step(const Batch& batch, const Outputs& outputs) {
-    return is_greedy_step(batch, outputs) && batch.ids.size() <= cuda::kMaxInlineRows;
-  }
-  // Of more rows: captured for numbers of rows that are some way apart, and filled up. Needs the
-  // sequence for that, which a paged cache has.
-  bool is_wide_step(const Batch& batch, const Outputs& outputs) const {
-    return is_greedy_step(batch, outputs) && options_.use_graph && options_.kv_blocks > 0;
+           outputs.hidden.empty() &&
+           (batch.ids.size() <= cuda::kMaxInlineRows || options_.kv_blocks > 0);
   }
   // The next number of rows that steps are captured for: few rows more than it takes, few graphs.
-  size_t padded_rows(size_t rows) const {
+  size_t captured_rows(size_t rows) const {
+    if (rows <= cuda::kMaxInlineRows) return rows;
     const size_t apart = rows <= 64 ? 8 : rows <= 256 ? 32 : 128;
     return std::min((rows + apart - 1) / apart * apart, static_cast<size_t>(options_.max_rows));
   }
@@ -260,7 +263,6 @@ class CudaBackend final : public Backend {
   // Launches a decode step, whose inputs are on the device, and returns its number.
   uint32_t launch_step(size_t rows, size_t n_banned) {
     replay(rows, n_banned);
-    host_work_.to_host_bytes += rows * sizeof(uint64_t);  // cuda::feed's words
     return next_step_++;
   }
 
@@ -293,8 +295,8 @@ class CudaBackend final : public Backend {
     for (size_t begin = 0; begin < rows; begin += logit_rows(options_)) {
       launch_head(begin, std::min(logit_rows(options_), rows - begin), n_banned, kind);
     }
-    if (rows > cuda::kMaxInlineRows) return;
     cuda::FeedArgs feed;
+    feed.n_used = device_.inputs.n_used;
     feed.argmax = device_.argmax();
     feed.ids = device_.inputs.ids;
     feed.positions = device_.inputs.positions;
@@ -304,21 +306,20 @@ class CudaBackend final : public Backend {
     feed.rescored = certified ? device_.rescored() : nullptr;
     feed.totals = device_.rescored_totals;
     feed.rows = static_cast<int>(rows);
+    feed.ring_rows = options_.max_rows;
     cuda::feed(feed, stream_);
   }
 
-  // The id that a step has chosen for a row, as soon as the GPU has written it.
-  int32_t await(uint32_t step, size_t row) {
-    const std::atomic_ref word(ring_[size_t{step % cuda::kRingSteps} * cuda::kMaxInlineRows + row]);
+  // What a step tells of a row (cuda::feed_value), as soon as the GPU has written it.
+  int32_t told_of(uint32_t step, size_t row) {
+    const std::atomic_ref word(
+        ring_[step % cuda::kRingSteps * static_cast<size_t>(options_.max_rows) + row]);
     // Asking the driver takes 0.3 us, a look at the word less than a nanosecond.
     constexpr int kLooksPerQuery = 100000;
     for (bool ended = false;;) {
       for (int look = 0; look < kLooksPerQuery; ++look) {
         const uint64_t told = word.load(std::memory_order_acquire);
-        if (cuda::feed_step(told) != step) continue;
-        const int32_t value = cuda::feed_value(told);
-        throw_on_fault(cuda::feed_fault(value), model_);
-        return value;
+        if (cuda::feed_step(told) == step) return cuda::feed_value(told);
       }
       require(!ended, "the GPU has ended a step without telling its id");
       const cudaError_t status = cudaStreamQuery(stream_);
@@ -326,6 +327,14 @@ class CudaBackend final : public Backend {
       ended = status == cudaSuccess;
       if (!ended && status != cudaErrorNotReady) cuda_check(status, "running the model");
     }
+  }
+  int32_t fault_of(uint32_t step) { return cuda::feed_fault(told_of(step, 0)); }
+
+  // The ids that a step has chosen.
+  void await(uint32_t step, std::span<int32_t> ids) {
+    throw_on_fault(fault_of(step), model_);
+    for (size_t row = 0; row < ids.size(); ++row) ids[row] = told_of(step, row);
+    host_work_.to_host_bytes += ids.size() * sizeof(uint64_t);
   }
 
   // The first rows whose neighbours are of other sequences.
@@ -480,7 +489,7 @@ class CudaBackend final : public Backend {
   // for the bus, each for itself.
   StepInputs inputs_;
   uint32_t next_step_ = 1;  // the ring starts with zeros
-  HeadStats head_stats_;    // without steps of few rows: the GPU counts those
+  HeadStats head_stats_;    // without decode steps: the GPU counts those
   HostWork host_work_;
   std::map<std::pair<size_t, size_t>, Step> steps_;  // by rows and banned ids
 };

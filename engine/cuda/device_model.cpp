@@ -178,8 +178,7 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
   u = placer_.take<float>(std::max(u_floats, head_rows * vocab));
   logits = u;
   results = zeroed(placer_.take<int32_t>(result_count(options)), result_count(options));
-  constexpr size_t kTotals = cuda::kMaxInlineRows;
-  rescored_totals = zeroed(placer_.take<cuda::RescoredTotals>(kTotals), kTotals);
+  rescored_totals = zeroed(placer_.take<cuda::RescoredTotals>(rows), rows);
   const int widest = std::max({config.dim, config.q_dim(), config.ffn});
   workspace.codes = placer_.take<int8_t>(rows * cuda::quantised_row_bytes(widest));
   workspace.row_s = placer_.take<float>(rows);

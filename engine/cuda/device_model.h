@@ -67,6 +67,7 @@ struct StepInputs {
   int32_t* positions = nullptr;  // [max_rows]
   int32_t* row_list = nullptr;   // [max_rows]
   uint32_t* step = nullptr;      // [1] cuda::FeedArgs
+  uint32_t* n_used = nullptr;    // [1] cuda::FeedArgs
   int32_t* banned = nullptr;     // [vocab]
 
   StepInputs() = default;
@@ -76,9 +77,10 @@ struct StepInputs {
         positions(base + 2 * rows),
         row_list(base + 3 * rows),
         step(reinterpret_cast<uint32_t*>(base + 4 * rows)),
-        banned(base + 4 * rows + 1) {}
+        n_used(step + 1),
+        banned(base + 4 * rows + 2) {}
   // Of the block, with room for so many banned ids.
-  static size_t count(size_t rows, size_t n_banned) { return 4 * rows + 1 + n_banned; }
+  static size_t count(size_t rows, size_t n_banned) { return 4 * rows + 2 + n_banned; }
 };
 
 struct DeviceModel {
@@ -102,7 +104,7 @@ struct DeviceModel {
   int32_t* results =
       nullptr;  // [result_count()]: the fault, then of each output row the arg-max, then
                 // of each the vocabulary's rows that the certified head rescored
-  cuda::RescoredTotals* rescored_totals = nullptr;  // [kMaxInlineRows] of all decode steps
+  cuda::RescoredTotals* rescored_totals = nullptr;  // [max_rows] of all decode steps
   cuda::Workspace workspace;
   size_t max_rows;
   MemoryPlan plan;

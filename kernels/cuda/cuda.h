@@ -78,14 +78,16 @@ struct RescoredTotals {
 // them. Nothing here needs the host, so a captured step can be replayed as it is.
 struct FeedArgs {
   const int32_t* argmax = nullptr;    // [rows], -1 where every id was banned
+  const uint32_t* n_used = nullptr;   // rows that count; the others fill the pass up and stay
   int32_t* ids = nullptr;             // [rows] out: argmax, 0 for -1 (such a row ends there)
   int32_t* positions = nullptr;       // [rows] in and out: one more
   int32_t* fault = nullptr;           // in: of this step; out: 0
   uint32_t* step = nullptr;           // in: number of this step; out: one more
-  uint64_t* ring = nullptr;           // [kRingSteps, kMaxInlineRows] out, memory of the host
+  uint64_t* ring = nullptr;           // [kRingSteps, ring_rows] out, memory of the host
   const int32_t* rescored = nullptr;  // [rows] by the certified head; null: the full head ran
-  RescoredTotals* totals = nullptr;   // [kMaxInlineRows] in and out: this step added
-  int rows = 0;                       // at most kMaxInlineRows
+  RescoredTotals* totals = nullptr;   // [rows] in and out: this step added
+  int rows = 0;
+  int ring_rows = 0;
 };
 
 // Row r of step n is told by word [n % kRingSteps][r] of the ring: the upper half is n, the lower

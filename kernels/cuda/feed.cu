@@ -5,34 +5,28 @@
 namespace edgellm::cuda {
 namespace {
 
-// One warp, a lane a row.
+// One block, a thread a row or several.
 __global__ void feed_kernel(FeedArgs args) {
-  const int row = static_cast<int>(threadIdx.x);
   let_next_start();
   wait_for_previous();
   const uint32_t step = *args.step;
   const int32_t fault = *args.fault;
-  const bool counts = args.rescored != nullptr && row < args.rows;
-  int32_t rescored = 0;
-  RescoredTotals totals{};
-  if (counts) {
-    rescored = args.rescored[row];
-    totals = args.totals[row];
-  }
-  __syncwarp();  // all lanes have read before the first one writes
-  if (row < args.rows) {
+  const int rows = min(args.rows, static_cast<int>(*args.n_used));
+  __syncthreads();  // all threads have read before the first one writes
+  for (int row = static_cast<int>(threadIdx.x); row < rows; row += static_cast<int>(blockDim.x)) {
     const int32_t id = args.argmax[row];
     args.ids[row] = id < 0 ? 0 : id;
     args.positions[row] += 1;
     // Goes to the host as one transaction; no other store must be visible before it.
     *reinterpret_cast<volatile uint64_t*>(
-        args.ring + static_cast<size_t>(step % kRingSteps) * kMaxInlineRows + row) =
-        feed_word(step, id, fault);
-  }
-  if (counts) {
+        args.ring + static_cast<size_t>(step % kRingSteps) * static_cast<size_t>(args.ring_rows) +
+        row) = feed_word(step, id, fault);
+    if (args.rescored == nullptr) continue;
+    const int32_t rescored = args.rescored[row];
+    const RescoredTotals totals = args.totals[row];
     args.totals[row] = {totals.steps + 1, totals.rescored + rescored, max(totals.most, rescored)};
   }
-  if (row == 0) {
+  if (threadIdx.x == 0) {
     *args.step = step + 1;
     *args.fault = 0;
   }
@@ -48,8 +42,8 @@ cudaFuncAttributes attributes_of_kernels() {
 }  // namespace
 
 void feed(const FeedArgs& args, cudaStream_t stream) {
-  static_assert(kMaxInlineRows <= 32, "a lane a row");
-  launch(feed_kernel, dim3(1), dim3(32), 0, stream, args);
+  const int threads = std::min((args.rows + 31) / 32 * 32, 1024);
+  launch(feed_kernel, dim3(1), dim3(static_cast<unsigned>(threads)), 0, stream, args);
 }
 
 void require_code() { attributes_of_kernels(); }

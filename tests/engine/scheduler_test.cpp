@@ -405,7 +405,7 @@ TEST_CASE("an interruption ends everything with the ids so far, and work can go 
   const std::vector<SequenceRequest> requests = mixed_requests(f, 20, 12);
   const auto expected = expected_of(f, requests);
   const auto backend = f.backend(5, 20);
-  Scheduler scheduler(*backend, {});
+  Scheduler scheduler(*backend, {0, true, /*run_ns=*/0});
   std::vector<SequenceResult> results(requests.size());
   size_t ended = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
