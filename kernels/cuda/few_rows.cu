@@ -89,10 +89,15 @@ struct Shared {
 template <int kRowTiles>
 using Tile = Tiling<kRowTiles, 1, 1, 1, kMultiplyWarps, kMultiplyWarps, 1>;
 
-// Weights, codes and sums of a block, in bytes.
+// The weights and codes of a block in bytes. Sums take the place of the weights: the less memory a
+// block has, the earlier the next kernel's blocks find room and fetch their weights.
+template <class T>
+__host__ __device__ constexpr int weight_bytes(int steps) {
+  return steps * T::kWeightPlane > T::kSumBytes ? steps * T::kWeightPlane : T::kSumBytes;
+}
 template <class T>
 __host__ __device__ constexpr int shared_bytes(int steps) {
-  return steps * (T::kWeightPlane + T::kCodePlane) + T::kSumBytes;
+  return weight_bytes<T>(steps) + steps * T::kCodePlane;
 }
 
 // Quantises a row with the threads that multiply: its codes go to token `rank` of `codes`, its
@@ -188,8 +193,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   const int rank = cluster_rank();
   const bool has_token = rank < tokens;
   int8_t* const weights = reinterpret_cast<int8_t*>(shared_memory);
-  int8_t* const codes = weights + steps * T::kWeightPlane;
-  int* const sums = reinterpret_cast<int*>(codes + steps * T::kCodePlane);
+  int8_t* const codes = weights + weight_bytes<T>(steps);
   let_next_start();
   cluster_arrive();
   if (warp == kMultiplyWarps) {
@@ -244,6 +248,8 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   for (int step = warp; step < steps; step += kMultiplyWarps) {
     tile.add(weights + step * T::kWeightPlane, codes + step * T::kCodePlane);
   }
+  barrier_sync(kMultiplyBarrier, kMultiplyThreads);  // all are done with the weights
+  int* const sums = reinterpret_cast<int*>(weights);
   tile.write(sums + warp * T::kTokens * T::kSumStride);
   barrier_sync(kMultiplyBarrier, kMultiplyThreads);
   int a = 0;
