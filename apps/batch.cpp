@@ -104,6 +104,10 @@ Command add_batch(CLI::App& root) {
   add_answer_options(*app, flags->answer);
   app->add_flag("--ignore-eos", flags->ignore_eos, "Never choose a token that ends the answer");
   add_engine_options(*app, flags->engine);
+  app->get_option("--prefill-chunk")
+      ->description(
+          "Prompt tokens of one pass, of all requests together; changes speed and memory, "
+          "never the result [CPU 256, GPU 2048]");
   add_size(*app, *flags);
   app->add_flag("--full-head", flags->engine.full_head,
                 "Compute every logit of every token, without an int8 copy of the head; changes "

@@ -15,6 +15,10 @@ namespace {
 constexpr int kCpuSequences = 16;
 constexpr int kGpuSequences = 256;
 
+// Fills a large GPU with rows of prompts, and keeps the sequences that decode waiting for 6 ms
+// (SmolLM-135M's shape on an H200) or 27 (BitNet-2B's).
+constexpr int kGpuRows = 2048;
+
 // CUDA takes memory of its own for graphs and kernels while it runs.
 constexpr uint64_t kGpuReserve = uint64_t{256} << 20;
 
@@ -50,6 +54,10 @@ std::unique_ptr<Backend> make_batch_backend(const ModelFile& model, const BatchF
   EngineOptions options = engine_options(flags.engine, model.config());
   const uint64_t block_bytes = kv_block_bytes(model.config(), options.kv_type);
   const auto choose = [&] {
+    // Rows of a pass are of many sequences: the context does not bound them.
+    options.max_rows = flags.engine.prefill_chunk > 0 ? flags.engine.prefill_chunk
+                       : device.gpu                   ? kGpuRows
+                                                      : EngineOptions().max_rows;
     options.sequences = flags.sequences > 0 ? flags.sequences
                         : device.gpu        ? kGpuSequences
                                             : kCpuSequences;
@@ -67,7 +75,6 @@ std::unique_ptr<Backend> make_batch_backend(const ModelFile& model, const BatchF
     if (!problem.empty()) {
       print_note("running on the CPU: " + problem);
       device = {};
-      options.max_rows = engine_options(flags.engine, model.config()).max_rows;
       choose();
     }
   }

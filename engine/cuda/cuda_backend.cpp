@@ -292,8 +292,8 @@ class CudaBackend final : public Backend {
     run_layers(static_cast<int>(rows), static_cast<int>(rows), {});
     const bool certified = has_certified_head();
     const HeadKind kind = certified ? HeadKind::kCertified : HeadKind::kArgmax;
-    for (size_t begin = 0; begin < rows; begin += logit_rows(options_)) {
-      launch_head(begin, std::min(logit_rows(options_), rows - begin), n_banned, kind);
+    for (size_t begin = 0; begin < rows; begin += logit_rows(options_, config_)) {
+      launch_head(begin, std::min(logit_rows(options_, config_), rows - begin), n_banned, kind);
     }
     cuda::FeedArgs feed;
     feed.n_used = device_.inputs.n_used;
@@ -433,8 +433,8 @@ class CudaBackend final : public Backend {
     const bool both = argmax_only < outputs.argmax.size();
     for (size_t begin = 0; begin < outputs.rows.size();) {
       const bool greedy = begin < argmax_only;
-      const size_t end =
-          std::min(begin + logit_rows(options_), greedy ? argmax_only : outputs.rows.size());
+      const size_t end = std::min(begin + logit_rows(options_, config_),
+                                  greedy ? argmax_only : outputs.rows.size());
       const size_t n = end - begin;
       // The certified head gives an arg-max and no logits.
       const HeadKind kind = greedy && has_certified_head() ? HeadKind::kCertified

@@ -173,7 +173,7 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
   q = placer_.take<float>(rows * std::max(q_dim, dim));
   normed = q;
   attention = placer_.take<float>(rows * q_dim);
-  const size_t head_rows = logit_rows(options);
+  const size_t head_rows = logit_rows(options, config);
   const size_t u_floats = rows * static_cast<size_t>(config.ffn);
   u = placer_.take<float>(std::max(u_floats, head_rows * vocab));
   logits = u;

@@ -17,9 +17,11 @@
 namespace edgellm {
 
 // Rows of logits that one launch of the head writes: as many as there are sequences, but at least
-// those of a decode step, and not so many that they take more than some dozens of megabytes.
-inline size_t logit_rows(const EngineOptions& options) {
-  return std::clamp<size_t>(static_cast<size_t>(options.sequences), cuda::kMaxInlineRows, 64);
+// those of a few rows' step, and no more than 64 MiB.
+inline size_t logit_rows(const EngineOptions& options, const ModelConfig& config) {
+  const size_t most = (size_t{64} << 20) / (sizeof(float) * static_cast<size_t>(config.vocab));
+  return std::clamp<size_t>(static_cast<size_t>(options.sequences), cuda::kMaxInlineRows,
+                            std::clamp<size_t>(most, cuda::kMaxInlineRows, 256));
 }
 
 // Words of DeviceModel::results.

@@ -174,8 +174,11 @@ void quantise_rows(const RowsIn& in, const RowsOut& out, int rows, cudaStream_t 
     }
     return norm ? quantise_kernel<false, true, kKept> : quantise_kernel<false, false, kKept>;
   };
-  launch(in.cols <= 12 * kPartials ? choose(Constant<12>()) : choose(Constant<28>()),
-         dim3(static_cast<unsigned>(rows)), dim3(kRowThreads), 0, stream, in, out);
+  const auto kernel = in.cols <= 3 * kPartials    ? choose(Constant<3>())
+                      : in.cols <= 6 * kPartials  ? choose(Constant<6>())
+                      : in.cols <= 12 * kPartials ? choose(Constant<12>())
+                                                  : choose(Constant<28>());
+  launch(kernel, dim3(static_cast<unsigned>(rows)), dim3(kRowThreads), 0, stream, in, out);
 }
 
 // ---- Asynchronous copies --------------------------------------------------------------------
@@ -428,7 +431,7 @@ void multiply_rows(const Op& op, const RowsIn& in, int tokens, const Workspace& 
     launch_product<Tile32x8>(op, rows, tokens, stream);
   } else if (tokens <= 16) {
     launch_product<Tile32x16>(op, rows, tokens, stream);
-  } else if (many_pairs && fills(Tile128x128(), 200)) {
+  } else if (many_pairs && in.cols >= 2048 && fills(Tile128x128(), 200)) {
     launch_product<Tile128x128>(op, rows, tokens, stream);
   } else if (many_pairs && fills(Tile128x64(), 190)) {
     launch_product<Tile128x64>(op, rows, tokens, stream);

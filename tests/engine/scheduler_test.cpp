@@ -561,14 +561,14 @@ TEST_CASE("a GPU's scheduler gives every request the ids of the CPU", "[gpu]") {
 TEST_CASE("more sequences on a GPU than one launch of the head takes", "[gpu]") {
   if (no_gpu()) return;
   Fixture f;
-  std::vector<SequenceRequest> requests = mixed_requests(f, 150, 6);
+  std::vector<SequenceRequest> requests = mixed_requests(f, 300, 6);
   for (SequenceRequest& request : requests) {
     request.sampling = {};
     request.max_tokens = 40;
     request.prompt_ids.resize(std::min<size_t>(request.prompt_ids.size(), 60));
   }
   const std::vector<SequenceResult> expected = expected_of(f, requests);
-  const auto backend = make_cuda_backend(f.model, f.options(150, 400, 200), {});
+  const auto backend = make_cuda_backend(f.model, f.options(300, 800, 300), {});
   Scheduler scheduler(*backend, {});
   check_equal(run_all(scheduler, requests), expected);
 }
