@@ -89,19 +89,33 @@ __device__ void load_queries(const AttentionArgs& args, const Place& place, int 
                              float* queries) {
   const int head_dim = args.kv.head_dim;
   const int count = place.rows * place.heads;
-  for (int i = static_cast<int>(threadIdx.x); i < S::kBlockQueries * S::kDims; i += threads) {
-    const int query = i / S::kDims;
-    const int d = i % S::kDims;
-    float value = 0.0f;
+  constexpr int kFours = S::kDims / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < S::kBlockQueries * kFours; i += threads) {
+    const int query = i / kFours;
+    const int d = i % kFours * 4;
+    float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (query < count && d < head_dim) {
       const int row = place.first_row + query / place.heads;
       const int head = place.kv_head * group + place.first_head + query % place.heads;
-      value = args.q[(static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
-                      static_cast<size_t>(head)) *
-                         static_cast<size_t>(head_dim) +
-                     static_cast<size_t>(d)];
+      const float* from =
+          args.q +
+          (static_cast<size_t>(row) * static_cast<size_t>(args.heads) + static_cast<size_t>(head)) *
+              static_cast<size_t>(head_dim) +
+          d;
+      if (head_dim % 4 == 0) {
+        four = *reinterpret_cast<const float4*>(from);
+      } else {
+        four.x = from[0];
+        if (d + 1 < head_dim) four.y = from[1];
+        if (d + 2 < head_dim) four.z = from[2];
+        if (d + 3 < head_dim) four.w = from[3];
+      }
     }
-    queries[query * S::kDims + stored_place<S::kDims>(d)] = value;
+    float* to = queries + query * S::kDims + stored_place<S::kDims>(d);
+    to[0] = four.x;
+    to[S::kDims / 2] = four.y;
+    to[S::kDims / 4] = four.z;
+    to[S::kDims / 2 + S::kDims / 4] = four.w;
   }
 }
 
