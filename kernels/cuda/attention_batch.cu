@@ -7,6 +7,8 @@
 // are.
 //
 // Keys and values wait in shared memory as they are: each key is read by one lane, each value, too.
+#include <cuda_fp16.h>
+
 #include "kernels/cuda/attention_batch.h"
 #include "kernels/cuda/attention_chunk.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -33,7 +35,7 @@ struct Shape : ChunkShape<kDims_, kQueries_, kStagedOf<kDims_, Element>> {
   // it reads and widens a value once.
   static constexpr int kVector = kDims_ < 128 ? kDims_ / 32 : 4;
   static constexpr int kGroups = kDims_ / (32 * kVector);
-  // Every lane wants the weights of the same position: nothing to pad for.
+  // Every lane takes the weights of the same position: nothing to pad for.
   static constexpr int kWeightStride = kAttentionChunk;
 };
 
@@ -83,13 +85,13 @@ __device__ void fetch_keys(const Element* tile, int first, int count, int head_d
   const int positions = min(S::kStaged, count - first);
   if constexpr (S::kExact) {
     const uint4* from = reinterpret_cast<const uint4*>(tile + first * S::kDims);
-#pragma unroll 4
+#pragma unroll 2
     for (int i = lane; i < positions * S::kWords; i += 32) {
       copy_async(staged + key_place<S>(i / S::kWords, i % S::kWords), from + i);
     }
   } else {
     Element* to = reinterpret_cast<Element*>(staged);
-#pragma unroll 4
+#pragma unroll 2
     for (int i = lane; i < positions * S::kDims; i += 32) {
       const int position = i / S::kDims;
       const int place = i % S::kDims;
@@ -109,11 +111,11 @@ __device__ void fetch_values(const Element* tile, int first, int count, int head
   const int positions = min(S::kStaged, count - first);
   if constexpr (S::kExact) {
     const uint4* from = reinterpret_cast<const uint4*>(tile + first * S::kDims);
-#pragma unroll 4
+#pragma unroll 2
     for (int i = lane; i < positions * S::kWords; i += 32) copy_async(staged + i, from + i);
   } else {
     Element* to = reinterpret_cast<Element*>(staged);
-#pragma unroll 4
+#pragma unroll 2
     for (int i = lane; i < positions * S::kDims; i += 32) {
       const int d = i % S::kDims;
       to[i] = d < head_dim ? tile[value_index(first + i / S::kDims, d, head_dim)] : Element{0};
@@ -414,7 +416,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps<S>, 1)
   // Of a short context the values need not wait for the keys' place: they take that of a warp that
   // has no chunk.
   const bool apart = 2 * chunks <= warps;
-  uint4* const values = apart ? all[(warp + chunks) % warps].staged : own.staged;
+  uint4* const values = apart && warp < chunks ? all[warp + chunks].staged : own.staged;
   wait_for_previous();
   if (warp < chunks) {
     fetch_keys<S>(keys_at(tile), 0, count_of(warp), head_dim, own.staged);
@@ -429,11 +431,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps<S>, 1)
   for (int first = 0; first < chunks; first += warps) {
     const int chunk = first + warp;
     const int next = chunk + warps;
-    size_t next_tile = 0;
-    if (next < chunks) {
-      next_tile = tile_of(next);
-      prefetch(next_tile, count_of(next));
-    }
+    if (next < chunks) prefetch(tile_of(next), count_of(next));
     if (chunk < chunks) {
       attend<S>(keys_at(tile), values_at(tile), count_of(chunk), head_dim, scale, row.queries, own,
                 values);
@@ -451,7 +449,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps<S>, 1)
     if (last) break;
     __syncthreads();  // the states may be overwritten
     if (next < chunks) {
-      tile = next_tile;
+      tile = tile_of(next);
       fetch_keys<S>(keys_at(tile), 0, count_of(next), head_dim, own.staged);
       end_of_copies();
       end_of_copies();

@@ -1,14 +1,12 @@
 // What a warp does with a chunk of keys and values in the attention of many rows
 // (attention_prefill.cu) and of many sequences (attention_batch.cu): it scores kQueries queries, a
-// lane at positions lane, lane + 32, ..., then turns to sums over positions, where a lane has
-// groups of four dimensions.
+// lane at positions lane, lane + 32, ..., and makes their softmax weights. Both then turn to sums
+// over positions, each in its own way.
 //
 // canonical_sum adds dimensions that are far apart first. Queries are stored with their dimensions
 // in bit-reversed order: then its tree adds neighbours, and any aligned group of 2^n stored values
 // is a subtree.
 #pragma once
-
-#include <cuda_fp16.h>
 
 #include "kernels/cuda/common.cuh"
 
@@ -24,15 +22,6 @@ struct ChunkShape {
   // Scores: positions lane, lane + 32 of what is staged.
   static constexpr int kPositions = kStaged / 32;
   static constexpr int kParts = kAttentionChunk / kStaged;
-  // Sums over positions: lanes that share a query, the queries of a lane, its groups of four
-  // dimensions. The last lanes' queries may be none, with any weights.
-  static constexpr int kLanes = kDims / 4 < 32 ? kDims / 4 : 32;
-  static constexpr int kOwn = (kQueries * kLanes + 31) / 32;
-  static constexpr int kFours = kDims / (4 * kLanes);
-
-  // A stride that takes neighbouring queries to other banks.
-  static constexpr int kWeightStride = kAttentionChunk + 4;
-  static constexpr int kWeightRows = kOwn * 32 / kLanes;  // a warp
 };
 
 template <int kBits>
@@ -52,27 +41,6 @@ __device__ constexpr int stored_place(int d) {
   return reverse_bits<bits_below(kDims)>(d);
 }
 
-__device__ inline float widened(float value) { return value; }
-__device__ inline float widened(uint16_t value) { return __half2float(__ushort_as_half(value)); }
-
-// Four neighbouring elements in one load.
-template <class Element>
-struct FourOf;
-template <>
-struct FourOf<float> {
-  using Type = float4;
-};
-template <>
-struct FourOf<uint16_t> {
-  using Type = uint2;
-};
-__device__ inline float4 widened(float4 four) { return four; }
-__device__ inline float4 widened(uint2 four) {
-  const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&four.x));
-  const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&four.y));
-  return make_float4(low.x, low.y, high.x, high.y);
-}
-
 // The queries that a block keeps in shared memory: of rows that are neighbours, heads of one group.
 struct Place {
   int kv_head;
@@ -90,6 +58,7 @@ __device__ void load_queries(const AttentionArgs& args, const Place& place, int 
   const int head_dim = args.kv.head_dim;
   const int count = place.rows * place.heads;
   constexpr int kFours = S::kDims / 4;
+#pragma unroll 1  // once or twice a thread
   for (int i = static_cast<int>(threadIdx.x); i < S::kBlockQueries * kFours; i += threads) {
     const int query = i / kFours;
     const int d = i % kFours * 4;
@@ -205,65 +174,6 @@ __device__ __forceinline__ float softmax_weights(
   }
   return max;
 }
-
-// What of the weighted values a lane sums: queries `query` .. query + kOwn - 1, and of each the
-// four dimensions from d + f * 4 * kLanes on, f < kFours.
-template <class S>
-struct OwnSums {
-  int query, d;
-
-  __device__ __forceinline__ OwnSums() {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    query = lane / S::kLanes * S::kOwn;
-    d = lane % S::kLanes * 4;
-  }
-};
-
-// A lane's sums over the positions of a chunk, in ascending order: of the weights, for query
-// lane % kQueries, and of its own weighted values.
-template <class S>
-struct ChunkSums {
-  const float* lane_weights;
-  const float* own_weights;
-  float sum = 0.0f;
-  float4 o[S::kOwn][S::kFours];
-
-  __device__ __forceinline__ ChunkSums(const OwnSums<S>& own, const float* weights) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    lane_weights = weights + lane % S::kQueries * S::kWeightStride;
-    own_weights = weights + own.query * S::kWeightStride;
-#pragma unroll
-    for (int q = 0; q < S::kOwn; ++q) {
-#pragma unroll
-      for (int f = 0; f < S::kFours; ++f) o[q][f] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
-  }
-
-  __device__ __forceinline__ void add(int q, int f, float weight, float4 v) {
-    float4& to = o[q][f];
-    to.x = fmaf(weight, v.x, to.x);
-    to.y = fmaf(weight, v.y, to.y);
-    to.z = fmaf(weight, v.z, to.z);
-    to.w = fmaf(weight, v.w, to.w);
-  }
-
-  // Positions j .. j + 3, j a multiple of 4.
-  __device__ __forceinline__ void add_four(int j, const float4 (&values)[4][S::kFours]) {
-    const float4 p = *reinterpret_cast<const float4*>(lane_weights + j);
-    sum = (((sum + p.x) + p.y) + p.z) + p.w;
-#pragma unroll
-    for (int q = 0; q < S::kOwn; ++q) {
-      const float4 w = *reinterpret_cast<const float4*>(own_weights + q * S::kWeightStride + j);
-#pragma unroll
-      for (int f = 0; f < S::kFours; ++f) {
-        add(q, f, w.x, values[0][f]);
-        add(q, f, w.y, values[1][f]);
-        add(q, f, w.z, values[2][f]);
-        add(q, f, w.w, values[3][f]);
-      }
-    }
-  }
-};
 
 // The factors that bring the state of earlier chunks and that of the next one to their common
 // maximum.

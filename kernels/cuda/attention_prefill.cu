@@ -7,6 +7,8 @@
 // them at one or two positions, then the warp turns to sums over positions, where a lane has four
 // dimensions.
 // Keys are stored in the order of the queries (attention_chunk.cuh).
+#include <cuda_fp16.h>
+
 #include "kernels/cuda/attention_chunk.cuh"
 #include "kernels/cuda/attention_prefill.h"
 #include "kernels/cuda/common.cuh"
@@ -20,22 +22,51 @@ namespace {
 // compute capability 7.5) allow no more.
 template <int kDims_, int kQueries_, int kStaged_, int kWarps_, int kBlocksPerSm_>
 struct Shape : ChunkShape<kDims_, kQueries_, kStaged_> {
-  using Chunk = ChunkShape<kDims_, kQueries_, kStaged_>;
   static constexpr int kThreads = 32 * kWarps_;
   static constexpr int kBlocksPerSm = kBlocksPerSm_;
   static constexpr int kBlockQueries = kWarps_ * kQueries_;
+
+  // Sums over positions: lanes that share a query, the queries of a lane, its groups of four
+  // dimensions. The last lanes' queries may be none, with any weights.
+  static constexpr int kLanes = kDims_ / 4 < 32 ? kDims_ / 4 : 32;
+  static constexpr int kOwn = (kQueries_ * kLanes + 31) / 32;
+  static constexpr int kFours = kDims_ / (4 * kLanes);
+
+  // A stride that takes neighbouring queries to other banks.
+  static constexpr int kWeightStride = kAttentionChunk + 4;
 
   // A stride that takes neighbouring positions to other banks.
   static constexpr int kKeyStride = kDims_ + 4;
   static constexpr int kStageFloats = kStaged_ * kKeyStride;
   static constexpr int kQueryFloats = kBlockQueries * kDims_;
-  static constexpr int kWeightFloats = kBlockQueries * Chunk::kWeightStride;
+  static constexpr int kWeightFloats = kBlockQueries * kWeightStride;
   static constexpr size_t kSharedBytes =
       sizeof(float) * (kStageFloats + kQueryFloats + kWeightFloats);
 };
 
 __device__ inline float& component(float4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+__device__ inline float widened(float value) { return value; }
+__device__ inline float widened(uint16_t value) { return __half2float(__ushort_as_half(value)); }
+
+// Four neighbouring elements in one load.
+template <class Element>
+struct FourOf;
+template <>
+struct FourOf<float> {
+  using Type = float4;
+};
+template <>
+struct FourOf<uint16_t> {
+  using Type = uint2;
+};
+__device__ inline float4 widened(float4 four) { return four; }
+__device__ inline float4 widened(uint2 four) {
+  const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&four.x));
+  const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&four.y));
+  return make_float4(low.x, low.y, high.x, high.y);
 }
 
 // Keys or values on their way into shared memory, kStaged positions at a time: fetch() starts the
@@ -139,6 +170,65 @@ struct Values {
     for (int n = 0; n < kItems; ++n) {
       reinterpret_cast<float4*>(staged)[static_cast<int>(threadIdx.x) + n * S::kThreads] =
           widened(fours[n]);
+    }
+  }
+};
+
+// What of the weighted values a lane sums: queries `query` .. query + kOwn - 1, and of each the
+// four dimensions from d + f * 4 * kLanes on, f < kFours.
+template <class S>
+struct OwnSums {
+  int query, d;
+
+  __device__ __forceinline__ OwnSums() {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    query = lane / S::kLanes * S::kOwn;
+    d = lane % S::kLanes * 4;
+  }
+};
+
+// A lane's sums over the positions of a chunk, in ascending order: of the weights, for query
+// lane % kQueries, and of its own weighted values.
+template <class S>
+struct ChunkSums {
+  const float* lane_weights;
+  const float* own_weights;
+  float sum = 0.0f;
+  float4 o[S::kOwn][S::kFours];
+
+  __device__ __forceinline__ ChunkSums(const OwnSums<S>& own, const float* weights) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    lane_weights = weights + lane % S::kQueries * S::kWeightStride;
+    own_weights = weights + own.query * S::kWeightStride;
+#pragma unroll
+    for (int q = 0; q < S::kOwn; ++q) {
+#pragma unroll
+      for (int f = 0; f < S::kFours; ++f) o[q][f] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+  }
+
+  __device__ __forceinline__ void add(int q, int f, float weight, float4 v) {
+    float4& to = o[q][f];
+    to.x = fmaf(weight, v.x, to.x);
+    to.y = fmaf(weight, v.y, to.y);
+    to.z = fmaf(weight, v.z, to.z);
+    to.w = fmaf(weight, v.w, to.w);
+  }
+
+  // Positions j .. j + 3, j a multiple of 4.
+  __device__ __forceinline__ void add_four(int j, const float4 (&values)[4][S::kFours]) {
+    const float4 p = *reinterpret_cast<const float4*>(lane_weights + j);
+    sum = (((sum + p.x) + p.y) + p.z) + p.w;
+#pragma unroll
+    for (int q = 0; q < S::kOwn; ++q) {
+      const float4 w = *reinterpret_cast<const float4*>(own_weights + q * S::kWeightStride + j);
+#pragma unroll
+      for (int f = 0; f < S::kFours; ++f) {
+        add(q, f, w.x, values[0][f]);
+        add(q, f, w.y, values[1][f]);
+        add(q, f, w.z, values[2][f]);
+        add(q, f, w.w, values[3][f]);
+      }
     }
   }
 };
