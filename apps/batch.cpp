@@ -107,7 +107,7 @@ Command add_batch(CLI::App& root) {
   app->get_option("--prefill-chunk")
       ->description(
           "Prompt tokens of one pass, of all requests together; changes speed and memory, "
-          "never the result [CPU 256, GPU 2048]");
+          "never the result [CPU 256, GPU 4096]");
   add_size(*app, *flags);
   app->add_flag("--full-head", flags->engine.full_head,
                 "Compute every logit of every token, without an int8 copy of the head; changes "

@@ -15,9 +15,9 @@ namespace {
 constexpr int kCpuSequences = 16;
 constexpr int kGpuSequences = 256;
 
-// Fills a large GPU with rows of prompts, and keeps the sequences that decode waiting for 6 ms
-// (SmolLM-135M's shape on an H200) or 27 (BitNet-2B's).
-constexpr int kGpuRows = 2048;
+// Fills a large GPU with rows of prompts, and keeps the sequences that decode waiting for 10 ms
+// (SmolLM-135M's shape on an H200) or 54 (BitNet-2B's).
+constexpr int kGpuRows = 4096;
 
 // CUDA takes memory of its own for graphs and kernels while it runs.
 constexpr uint64_t kGpuReserve = uint64_t{256} << 20;

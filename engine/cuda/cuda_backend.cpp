@@ -178,10 +178,10 @@ class CudaBackend final : public Backend {
   }
   StepLaunches step_launches(size_t rows) const override {
     const size_t captured = captured_rows(rows);
-    const auto step = steps_.lower_bound({captured, 0});
-    if (step == steps_.end() || step->first.first != captured) return {};
-    const auto& [kernels, graph] = step->second;
-    return graph ? StepLaunches{1, kernels} : StepLaunches{kernels, 0};
+    const auto found = steps_.lower_bound({captured, 0});
+    if (found == steps_.end() || found->first.first != captured) return {};
+    const Step& step = found->second;
+    return step.graph ? StepLaunches{1, step.kernels} : StepLaunches{step.kernels, 0};
   }
   HostWork host_work() const override { return host_work_; }
   int context() const override { return context_; }
@@ -201,10 +201,11 @@ class CudaBackend final : public Backend {
     kCertified,  // arg-max from the int8 copy
   };
 
-  // A decode step as it was captured.
+  // A decode step.
   struct Step {
-    size_t kernels;
-    std::optional<GraphExec> graph;  // empty for --no-graph
+    int times = 0;
+    size_t kernels = 0;              // once it was captured
+    std::optional<GraphExec> graph;  // never for --no-graph
   };
 
   // The current GPU is the calling thread's, which need not be the one that made the backend.
@@ -269,20 +270,20 @@ class CudaBackend final : public Backend {
   // Launches a step as one graph, captured when there was none like it yet; or kernel by kernel.
   void replay(size_t rows, size_t n_banned) {
     // The launches' arguments depend on these two numbers only.
-    const auto key = std::pair(rows, n_banned);
-    auto step = steps_.find(key);
-    if (step == steps_.end()) {
+    Step& step = steps_[{rows, n_banned}];
+    // A graph takes some milliseconds: while a batch fills up or empties, few steps are of the same
+    // size.
+    constexpr int kStepsBefore = 8;
+    const bool is_due = rows <= cuda::kMaxInlineRows || step.times++ >= kStepsBefore;
+    if (step.kernels == 0 && is_due) {
       Capture capture(stream_);
       run_step(rows, n_banned);
       const cudaGraph_t graph = capture.finish();
-      size_t nodes = 0;
-      cuda_check(cudaGraphGetNodes(graph, nullptr, &nodes), "counting the nodes of a graph");
-      Step captured{nodes, std::nullopt};
-      if (options_.use_graph) captured.graph.emplace(graph);
-      step = steps_.emplace(key, std::move(captured)).first;
+      cuda_check(cudaGraphGetNodes(graph, nullptr, &step.kernels), "counting the nodes of a graph");
+      if (options_.use_graph) step.graph.emplace(graph);
     }
-    if (step->second.graph) {
-      step->second.graph->launch(stream_);
+    if (step.graph) {
+      step.graph->launch(stream_);
     } else {
       run_step(rows, n_banned);
     }

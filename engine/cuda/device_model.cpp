@@ -199,7 +199,10 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
   const size_t few_floats = std::max(u_floats, size_t{cuda::kMaxInlineRows} * vocab);
   const size_t on_top = (std::max(few_floats, head_rows * vocab) - few_floats) * sizeof(float);
   const size_t used = placer_.used() - plan.weights - plan.head_copy - plan.kv_cache - on_top;
-  const size_t left = used < kWorkspaceBytes ? kWorkspaceBytes - used : 0;
+  // A paged cache serves many sequences, whose rows need more than that anyway.
+  const size_t left = options.kv_blocks > 0    ? kWorkspaceBytes
+                      : used < kWorkspaceBytes ? kWorkspaceBytes - used
+                                               : 0;
   const size_t state_rows = std::clamp<size_t>(left / (state_bytes + 4096), 1,
                                                std::min<size_t>(cuda::kMaxInlineRows, rows));
   workspace.attention_rows = static_cast<int>(state_rows);

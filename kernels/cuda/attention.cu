@@ -558,7 +558,10 @@ void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream
   // Keys and values of one chunk, what decode_kernel needs at least.
   const size_t chunk_bytes = 2 * static_cast<size_t>(kAttentionChunk * args.kv.head_dim) *
                              (args.kv.type == KvType::kF16 ? 2 : 4);
-  if (args.rows > workspace.attention_rows || chunk_bytes > max_dynamic_shared()) {
+  // A block for each head has an SM to itself. Where there are more of them, rows of many sequences
+  // are better off without.
+  const bool has_sms = args.heads * args.rows <= multiprocessors() || args.single_rows < args.rows;
+  if (args.rows > workspace.attention_rows || !has_sms || chunk_bytes > max_dynamic_shared()) {
     if (args.single_rows > 0) attention_batch(rows_of(args, 0, args.single_rows), stream);
     const int others = args.rows - args.single_rows;
     if (others > 0) attention_rows(rows_of(args, args.single_rows, others), stream);

@@ -84,8 +84,6 @@ struct Shared {
   uint32_t max[kMultiplyWarps];
   int32_t sum[kMultiplyWarps];  // of the block's token
   RowScale scale[kTokens];      // of all tokens
-  float rehearsed_r;            // where a rehearsal's results go
-  float aside[32][kAside];
 };
 
 template <int kRowTiles>
@@ -104,18 +102,17 @@ __host__ __device__ constexpr int shared_bytes(int steps) {
 
 // Quantises a row with the threads that multiply: its codes go to token `rank` of `codes`, its
 // scale but for the RMS factor to shared.scale[rank], in all blocks of the cluster. kQuads: fours
-// of columns of a thread. A rehearsal quantises zeros, for nobody.
+// of columns of a thread.
 template <class T, int kQuads>
 __device__ void quantise_token(const Input& in, const float4 (&gain)[kQuads], int rank, int cluster,
-                               int steps, bool rehearsal, int8_t* codes, Shared& shared) {
+                               int steps, int8_t* codes, Shared& shared) {
   const int t = static_cast<int>(threadIdx.x);
-  const int cols = rehearsal ? 0 : in.cols;
   const float* x = in.x + static_cast<size_t>(rank) * static_cast<size_t>(in.cols);
   const bool has_gain = in.gain != nullptr;
   float4 z[kQuads];
   uint32_t largest = 0;
 #pragma unroll
-  for (int j = 0; j < kQuads; ++j) z[j] = four<true>(x, 4 * (t + j * kMultiplyThreads), cols);
+  for (int j = 0; j < kQuads; ++j) z[j] = four<true>(x, 4 * (t + j * kMultiplyThreads), in.cols);
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
     if (has_gain) z[j] = product(z[j], gain[j]);
@@ -123,11 +120,8 @@ __device__ void quantise_token(const Input& in, const float4 (&gain)[kQuads], in
   }
   largest = max_warp(largest);
   if (t % 32 == 0) shared.max[t / 32] = largest;
-  if (!rehearsal) {
-    barrier_sync(kMultiplyBarrier, kMultiplyThreads);
-    largest = shared.max[t % 32 < kMultiplyWarps ? t % 32 : 0];
-  }
-  largest = max_warp(largest);
+  barrier_sync(kMultiplyBarrier, kMultiplyThreads);
+  largest = max_warp(shared.max[t % 32 < kMultiplyWarps ? t % 32 : 0]);
   const bool finite = largest < 0x7f800000u;
   if (!finite && t == 0) set_fault(in.fault, in.layer + 1);
   const bool zero = !finite || (has_gain && largest == 0);
@@ -146,7 +140,6 @@ __device__ void quantise_token(const Input& in, const float4 (&gain)[kQuads], in
   }
   sum = sum_warp(sum);
   if (t % 32 == 0) shared.sum[t / 32] = sum;
-  if (rehearsal) return;
   barrier_sync(kMultiplyBarrier, kMultiplyThreads);
   for (int chunk = t; chunk < 4 * steps; chunk += kMultiplyThreads) {
     const uint4* here = reinterpret_cast<const uint4*>(codes + chunk / 4 * T::kCodePlane +
@@ -174,18 +167,11 @@ __device__ inline void serve(const Input& in, bool has_token, int rank, int clus
                              Shared& shared) {
   cluster_wait();
   cluster_arrive();
+  wait_for_previous();
   float r = 1.0f;
-#pragma unroll 1
-  for (int run = kStartsEarly ? 0 : 1; run < 2; ++run) {
-    const bool rehearsal = run == 0;
-    if (!rehearsal) wait_for_previous();
-    if (has_token && in.gain != nullptr) {
-      const float* x =
-          rehearsal ? in.gain : in.x + static_cast<size_t>(rank) * static_cast<size_t>(in.cols);
-      r = rms_factor(sum_of_squares<true>(x, rehearsal ? min(in.cols, kPartials) : in.cols),
-                     in.cols, in.eps);
-    }
-    if (rehearsal && threadIdx.x % 32 == 0) shared.rehearsed_r = r;
+  if (has_token && in.gain != nullptr) {
+    const float* x = in.x + static_cast<size_t>(rank) * static_cast<size_t>(in.cols);
+    r = rms_factor(sum_of_squares<true>(x, in.cols), in.cols, in.eps);
   }
   cluster_wait();
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -248,53 +234,39 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     }
   }
 
-  // The first warp rehearses (linear.cu), all but the products; not of long rows, for which there
-  // is neither time nor a register.
-  constexpr bool kRehearses = kStartsEarly && kQuads <= 2;
-#pragma unroll 1
-  for (int run = kRehearses && warp == 0 ? 0 : 1; run < 2; ++run) {
-    const bool rehearsal = run == 0;
-    if (!rehearsal) {
-      wait_for_previous();
-      if (finishes) op.fetch(place);
-      cluster_wait();
-    }
-    if (has_token) {
-      quantise_token<T, kQuads>(in, gain, rank, cluster, steps, rehearsal, codes, shared);
-    }
-    int a = 0;
-    int b = 0;
-    if (!rehearsal) {
-      wait_for_copies();
-      cluster_arrive();
-      cluster_wait();
-      cluster_arrive();
+  wait_for_previous();
+  if (finishes) op.fetch(place);
+  cluster_wait();
+  if (has_token) quantise_token<T, kQuads>(in, gain, rank, cluster, steps, codes, shared);
+  wait_for_copies();
+  cluster_arrive();
+  cluster_wait();
+  cluster_arrive();
 
-      // Columns of tokens that do not exist are whatever was there; nobody reads their sums.
-      WarpTile<T> tile;
-      for (int step = warp; step < steps; step += kMultiplyWarps) {
-        tile.add(weights + step * T::kWeightPlane, codes + step * T::kCodePlane);
-      }
-      barrier_sync(kMultiplyBarrier, kMultiplyThreads);  // all are done with the weights
-      int* const sums = reinterpret_cast<int*>(weights);
-      tile.write(sums + warp * T::kTokens * T::kSumStride);
-      barrier_sync(kMultiplyBarrier, kMultiplyThreads);
-      if (finishes) {
-        const int* sum = sums + token * T::kSumStride + t % T::kPairs / 16 * 32 + t % 16;
-#pragma unroll
-        for (int w = 0; w < kMultiplyWarps; ++w) {
-          a += sum[w * T::kTokens * T::kSumStride];
-          b += sum[w * T::kTokens * T::kSumStride + 16];
-        }
-      }
-      cluster_wait();
-    }
-    if (!finishes) continue;
-    const RowScale row = rehearsal ? RowScale{0, 1.0f, 1.0f} : shared.scale[token];
-    op.finish(rehearsal ? op.aside(place, shared.aside[lane]) : place,
-              static_cast<float>(a - row.sum) * ((scale[0] / row.s) * row.r),
-              static_cast<float>(b - row.sum) * ((scale[1] / row.s) * row.r));
+  // Columns of tokens that do not exist are whatever was there; nobody reads their sums.
+  WarpTile<T> tile;
+  for (int step = warp; step < steps; step += kMultiplyWarps) {
+    tile.add(weights + step * T::kWeightPlane, codes + step * T::kCodePlane);
   }
+  barrier_sync(kMultiplyBarrier, kMultiplyThreads);  // all are done with the weights
+  int* const sums = reinterpret_cast<int*>(weights);
+  tile.write(sums + warp * T::kTokens * T::kSumStride);
+  barrier_sync(kMultiplyBarrier, kMultiplyThreads);
+  int a = 0;
+  int b = 0;
+  if (finishes) {
+    const int* sum = sums + token * T::kSumStride + t % T::kPairs / 16 * 32 + t % 16;
+#pragma unroll
+    for (int w = 0; w < kMultiplyWarps; ++w) {
+      a += sum[w * T::kTokens * T::kSumStride];
+      b += sum[w * T::kTokens * T::kSumStride + 16];
+    }
+  }
+  cluster_wait();
+  if (!finishes) return;
+  const RowScale row = shared.scale[token];
+  op.finish(place, static_cast<float>(a - row.sum) * ((scale[0] / row.s) * row.r),
+            static_cast<float>(b - row.sum) * ((scale[1] / row.s) * row.r));
 }
 
 template <class Op, int kRowTiles, int kQuads>

@@ -143,7 +143,8 @@ class Operands {
       case LayerOp::kQkv:
         return cuda::qkv(qkv_args(layer), workspace_, stream_);
       case LayerOp::kAttention:
-        return cuda::attention({q_, cache(layer), places(), attended_, pass_.rows, config_.heads},
+        return cuda::attention({q_, cache(layer), places(), attended_, pass_.rows, config_.heads,
+                                pass_.is_decode() ? pass_.rows : 0},
                                workspace_, stream_);
       case LayerOp::kAttnOut:
         return cuda::attn_out(attn_out_args(layer), workspace_, stream_);
