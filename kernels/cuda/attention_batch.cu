@@ -345,6 +345,7 @@ __device__ void merge(const WarpMemory<S>* warps, int chunks, bool first_round, 
   }
 
   if (out == nullptr) {
+    __syncwarp();  // all lanes have read the state
     if (lane == chunks - 1) {
       row.max[q] = factors.max;
       row.sum[q] = sum;

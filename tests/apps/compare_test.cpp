@@ -209,7 +209,7 @@ TEST_CASE("compare --ollama, and a prompt that its cache held") {
   CHECK(plain.out.find("no prompt figure") == std::string::npos);
   CHECK(server.requests().at(0).at("options").at("num_ctx") == 512);
 
-  server.behaviour.cached_prompt = true;
+  server.behaviour->cached_prompt = true;
   const Result cached = run(args);
   REQUIRE(cached.exit_code == 0);
   CHECK(cached.out.find("In 2 of 2 answers there is no prompt figure of Ollama: ") !=
@@ -220,8 +220,8 @@ TEST_CASE("compare --ollama, and a prompt that its cache held") {
 
 TEST_CASE("compare: an answer in one burst has no wall-clock rates") {
   TestServer server;
-  server.behaviour.buffered = true;  // as through a proxy that collects
-  server.behaviour.tokens = 32;
+  server.behaviour->buffered = true;  // as through a proxy that collects
+  server.behaviour->tokens = 32;
   const nlohmann::json json = json_of(run(compare_args(server, {"--json", "-n", "32"})));
   const nlohmann::json& theirs = json.at("pairs").at(0).at("theirs");
   CHECK(theirs.at("decode_tps").is_null());
@@ -242,13 +242,13 @@ TEST_CASE("compare: what goes wrong with the server is exit code 9 in one line")
   }
   TestServer server;
   check_refused(run(compare_args(server, {"--model", "other"})), 9, "has no model other");
-  server.behaviour.cut_after = 3;
+  server.behaviour->cut_after = 3;
   check_refused(run(compare_args(server)), 9, "after 3 pieces of text");
   server.behaviour = Behaviour();
-  server.behaviour.garbage = "line\x1b[31m one";
+  server.behaviour->garbage = "line\x1b[31m one";
   check_refused(run(compare_args(server)), 9, "not JSON");
   server.behaviour = Behaviour();
-  server.behaviour.stall_after = 1;
+  server.behaviour->stall_after = 1;
   check_refused(run(compare_args(server, {"--timeout", "0.3"})), 9, "--timeout");
   const Result json = run(compare_args(server, {"--timeout", "0.3", "--json"}));
   CHECK(json.exit_code == 9);
@@ -290,7 +290,7 @@ TEST_CASE("compare: wrong command lines exit with 2 and ask no server") {
 
 TEST_CASE("compare: Ctrl-C while the server is silent") {
   TestServer server;
-  server.behaviour.stall_after = 1;
+  server.behaviour->stall_after = 1;
   Program program(compare_args(server), {});
   while (server.requests().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   program.send_signal(SIGINT);

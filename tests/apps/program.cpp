@@ -18,13 +18,14 @@
 #include <iterator>
 
 #include "tests/support/fixtures.h"
+#include "tests/support/sanitizers.h"
 
 extern char** environ;
 
 namespace edgellm::test {
 namespace {
 
-constexpr int kTimeoutMs = 60'000;
+constexpr int kTimeoutMs = kSanitized ? 600'000 : 60'000;
 
 // The two ends of a stream between the test and the program.
 struct Ends {

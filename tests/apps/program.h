@@ -19,7 +19,8 @@ struct Result {
 };
 
 // A running edgellm. Its streams are pipes unless a path or a terminal is named. Everything ends
-// with the object; a program that runs for longer than a minute is killed and the test fails.
+// with the object; a program that runs for longer than a minute (ten under a sanitizer) is killed and
+// the test fails.
 class Program {
  public:
   struct Streams {

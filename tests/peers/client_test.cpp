@@ -72,10 +72,10 @@ TEST_CASE("a streamed answer, whatever it is cut into") {
         for (const bool extra : {false, true}) {
           INFO(client.name << ", written by " << split << ", tokens a piece " << per_piece);
           TestServer server;
-          server.behaviour.split_bytes = split;
-          server.behaviour.tokens_per_piece = per_piece;
-          server.behaviour.extra_events = extra;
-          server.behaviour.piece_ms = 1;
+          server.behaviour->split_bytes = split;
+          server.behaviour->tokens_per_piece = per_piece;
+          server.behaviour->extra_events = extra;
+          server.behaviour->piece_ms = 1;
           const Completion result = client.connect(server, quick())->complete(kRequest);
           CHECK(result.text == kText);
           CHECK(result.finish_reason == "length");
@@ -126,7 +126,7 @@ TEST_CASE("what Ollama is asked, and what it says") {
 
 TEST_CASE("Ollama's figures that a cached prompt leaves out have a reason") {
   TestServer server;
-  server.behaviour.cached_prompt = true;
+  server.behaviour->cached_prompt = true;
   const Completion result = both()[0].connect(server, quick())->complete(kRequest);
   CHECK_THAT(result.server.prompt_tokens.reason(), Catch::Contains("cache"));
   CHECK_THAT(result.server.prompt_ns.reason(), Catch::Contains("cache"));
@@ -174,13 +174,13 @@ TEST_CASE("llama-server tells more") {
 TEST_CASE("an answer that ends early, or of which no counts are given") {
   for (const Client& client : both()) {
     TestServer server;
-    server.behaviour.end_early = true;
+    server.behaviour->end_early = true;
     const Completion result = client.connect(server, quick())->complete(kRequest);
     CHECK(result.finish_reason == "stop");
     CHECK(*result.server.eval_tokens == 4);
   }
   TestServer server;
-  server.behaviour.no_usage = true;
+  server.behaviour->no_usage = true;
   const Completion result = both()[1].connect(server, quick())->complete(kRequest);
   CHECK_FALSE(result.server.eval_tokens);
   CHECK(result.piece_ns.size() == 8);
@@ -231,38 +231,39 @@ TEST_CASE("an API key") {
 TEST_CASE("errors instead of an answer") {
   check_complete_fails(
       [](TestServer& server) {
-        server.behaviour.status = 500;
-        server.behaviour.error_body = R"({"error":"out of memory"})";
+        server.behaviour->status = 500;
+        server.behaviour->error_body = R"({"error":"out of memory"})";
       },
       {"500", "out of memory"});
   check_complete_fails(
       [](TestServer& server) {
-        server.behaviour.status = 400;
-        server.behaviour.error_body = R"({"error":{"message":"too long","type":"x"}})";
+        server.behaviour->status = 400;
+        server.behaviour->error_body = R"({"error":{"message":"too long","type":"x"}})";
       },
       {"400", "too long"});
   check_complete_fails(
       [](TestServer& server) {
-        server.behaviour.status = 502;
-        server.behaviour.error_body = "<html>Bad Gateway</html>";
-        server.behaviour.content_type = "text/html";
+        server.behaviour->status = 502;
+        server.behaviour->error_body = "<html>Bad Gateway</html>";
+        server.behaviour->content_type = "text/html";
       },
       {"502", "text/html", "proxy"});
-  check_complete_fails([](TestServer& server) { server.behaviour.status = 302; },
+  check_complete_fails([](TestServer& server) { server.behaviour->status = 302; },
                        {"302", "redirects to http://elsewhere/login"});
 }
 
 TEST_CASE("an answer that breaks off") {
-  check_complete_fails([](TestServer& server) { server.behaviour.cut_after = 3; },
+  check_complete_fails([](TestServer& server) { server.behaviour->cut_after = 3; },
                        {"cut its answer", "3 pieces of text", "sesame"});
-  check_complete_fails([](TestServer& server) { server.behaviour.cut_after = 0; },
+  check_complete_fails([](TestServer& server) { server.behaviour->cut_after = 0; },
                        {"cut its answer", "0 pieces of text"});
-  check_complete_fails([](TestServer& server) { server.behaviour.no_end = true; },
+  check_complete_fails([](TestServer& server) { server.behaviour->no_end = true; },
                        {"ended its answer without", "8 pieces of text"});
-  check_complete_fails([](TestServer& server) { server.behaviour.stream_error = "CUDA error"; },
+  check_complete_fails([](TestServer& server) { server.behaviour->stream_error = "CUDA error"; },
                        {"stopped with the error: CUDA error"});
-  check_complete_fails([](TestServer& server) { server.behaviour.garbage = "{\"response\": nope"; },
-                       {"not JSON", "nope"});
+  check_complete_fails(
+      [](TestServer& server) { server.behaviour->garbage = "{\"response\": nope"; },
+      {"not JSON", "nope"});
 }
 
 TEST_CASE("a server that is too slow") {
@@ -270,8 +271,8 @@ TEST_CASE("a server that is too slow") {
     for (const bool endless : {false, true}) {  // silence, and drops that never fill a cup
       INFO(client.name);
       TestServer server;
-      server.behaviour.stall_after = endless ? -1 : 2;
-      server.behaviour.endless = endless;
+      server.behaviour->stall_after = endless ? -1 : 2;
+      server.behaviour->endless = endless;
       const auto peer = client.connect(server, quick(300));
       const auto start = std::chrono::steady_clock::now();
       check_unavailable(
@@ -287,7 +288,7 @@ struct Stop {};
 TEST_CASE("Ctrl-C ends a request that waits") {
   for (const Client& client : both()) {
     TestServer server;
-    server.behaviour.stall_after = 1;
+    server.behaviour->stall_after = 1;
     HttpOptions options = quick(60'000);
     std::atomic<bool> interrupted = false;
     options.interrupted = [&] { return interrupted.load(); };

@@ -26,7 +26,7 @@ json answer_json(httplib::Response& response, const json& body, int status = 200
 
 TestServer::TestServer() {
   server_.Get("/api/version", [this](const httplib::Request&, httplib::Response& response) {
-    if (is_ollama) {
+    if (is_ollama.get()) {
       answer_json(response, {{"version", "0.12.3"}});
     } else {
       response.status = 404;
@@ -63,14 +63,16 @@ TestServer::TestServer() {
                  answer_ollama(request, response);
                });
   server_.Get("/v1/models", [this](const httplib::Request& request, httplib::Response& response) {
-    if (!key.empty() && request.get_header_value("Authorization") != "Bearer " + key) {
+    const std::string needed = key.get();
+    if (!needed.empty() && request.get_header_value("Authorization") != "Bearer " + needed) {
       answer_json(response, {{"error", {{"message", "Invalid API Key"}}}}, 401);
       return;
     }
     json list = json::array();
-    for (const std::string& model : openai_models) {
-      list.push_back({{"id", model}, {"owned_by", owner}});
-      if (!openai_meta.is_null()) list.back()["meta"] = openai_meta;
+    const json meta = openai_meta.get();
+    for (const std::string& model : openai_models.get()) {
+      list.push_back({{"id", model}, {"owned_by", owner.get()}});
+      if (!meta.is_null()) list.back()["meta"] = meta;
     }
     answer_json(response, {{"object", "list"}, {"data", list}});
   });
@@ -105,10 +107,11 @@ void TestServer::remember(const json& body) {
 }
 
 bool TestServer::refuse(httplib::Response& response) const {
-  if (behaviour.status == 200) return false;
-  response.status = behaviour.status;
-  if (behaviour.status == 302) response.set_header("Location", "http://elsewhere/login");
-  response.set_content(behaviour.error_body, behaviour.content_type);
+  const Behaviour how = behaviour.get();
+  if (how.status == 200) return false;
+  response.status = how.status;
+  if (how.status == 302) response.set_header("Location", "http://elsewhere/login");
+  response.set_content(how.error_body, how.content_type);
   return true;
 }
 
@@ -116,22 +119,23 @@ void TestServer::answer_ollama(const httplib::Request& request, httplib::Respons
   const json body = json::parse(request.body);
   remember(body);
   if (refuse(response)) return;
+  const Behaviour how = behaviour.get();
   const int asked = body.at("options").at("num_predict");
-  const int n = std::min(behaviour.tokens, asked) / (behaviour.end_early ? 2 : 1);
+  const int n = std::min(how.tokens, asked) / (how.end_early ? 2 : 1);
   std::vector<std::string> lines;
-  for (int i = 0; i < n; i += behaviour.tokens_per_piece) {
+  for (int i = 0; i < n; i += how.tokens_per_piece) {
     std::string text;
-    for (int j = i; j < std::min(n, i + behaviour.tokens_per_piece); ++j) text += word(j);
+    for (int j = i; j < std::min(n, i + how.tokens_per_piece); ++j) text += word(j);
     lines.push_back(json{{"response", text}, {"done", false}}.dump() + "\n");
   }
   json last = {{"response", ""},
                {"done", true},
-               {"done_reason", behaviour.end_early ? "stop" : "length"},
+               {"done_reason", how.end_early ? "stop" : "length"},
                {"total_duration", 40'000'000},
                {"load_duration", 1'000'000},
                {"eval_count", n},
                {"eval_duration", 2'000'000 * n}};
-  if (!behaviour.cached_prompt) {
+  if (!how.cached_prompt) {
     last["prompt_eval_count"] = 50;
     last["prompt_eval_duration"] = 5'000'000;
   }
@@ -144,30 +148,30 @@ void TestServer::answer_openai(const httplib::Request& request, httplib::Respons
   const json body = json::parse(request.body);
   remember(body);
   if (refuse(response)) return;
-  const std::string end = behaviour.extra_events ? "\r\n" : "\n";
+  const Behaviour how = behaviour.get();
+  const std::string end = how.extra_events ? "\r\n" : "\n";
   const auto event = [&](const json& data) { return "data: " + data.dump() + end + end; };
   const int asked = body.at("max_tokens");
-  const int n = std::min(behaviour.tokens, asked) / (behaviour.end_early ? 2 : 1);
+  const int n = std::min(how.tokens, asked) / (how.end_early ? 2 : 1);
   std::vector<std::string> lines;
-  for (int i = 0; i < n; i += behaviour.tokens_per_piece) {
+  for (int i = 0; i < n; i += how.tokens_per_piece) {
     std::string text;
-    for (int j = i; j < std::min(n, i + behaviour.tokens_per_piece); ++j) text += word(j);
+    for (int j = i; j < std::min(n, i + how.tokens_per_piece); ++j) text += word(j);
     std::string line;
-    if (behaviour.extra_events) {
+    if (how.extra_events) {
       line = ": still here" + end + end + "event: message" + end + "id: 7" + end +
              event({{"choices", {{{"text", ""}, {"finish_reason", nullptr}}}}});
     }
     lines.push_back(line + event({{"choices", {{{"text", text}, {"finish_reason", nullptr}}}}}));
   }
-  json last = {
-      {"choices", {{{"text", ""}, {"finish_reason", behaviour.end_early ? "stop" : "length"}}}}};
+  json last = {{"choices", {{{"text", ""}, {"finish_reason", how.end_early ? "stop" : "length"}}}}};
   std::string rest = event(last);
-  if (!behaviour.no_usage) {
+  if (!how.no_usage) {
     json figures = {{"choices", json::array()},
                     {"usage", {{"prompt_tokens", 51}, {"completion_tokens", n}}}};
-    if (owner == "llamacpp") {
-      figures["timings"] = {{"prompt_n", behaviour.cached_prompt ? 1 : 50},
-                            {"cache_n", behaviour.cached_prompt ? 50 : 1},
+    if (owner.get() == "llamacpp") {
+      figures["timings"] = {{"prompt_n", how.cached_prompt ? 1 : 50},
+                            {"cache_n", how.cached_prompt ? 50 : 1},
                             {"prompt_ms", 5.25},
                             {"prompt_per_second", 9523.8},
                             {"predicted_n", n},
@@ -184,7 +188,7 @@ void TestServer::answer_openai(const httplib::Request& request, httplib::Respons
 void TestServer::stream(httplib::Response& response, const std::string& content_type,
                         std::vector<std::string> lines, const std::string& empty_line) {
   const bool ollama = content_type == "application/x-ndjson";
-  const Behaviour how = behaviour;
+  const Behaviour how = behaviour.get();
   if (how.no_end) lines.pop_back();
   const std::string sse = ollama ? "" : "data: ";
   const std::string end = ollama ? "\n" : "\n\n";

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace edgellm::test {
@@ -37,6 +38,34 @@ struct Behaviour {
   std::string content_type = "application/json";
 };
 
+// A value that the test sets and the server's threads read.
+template <class T>
+class Shared {
+ public:
+  explicit Shared(T value) : value_(std::move(value)) {}
+  Shared& operator=(T value) {
+    const std::lock_guard guard(mutex_);
+    value_ = std::move(value);
+    return *this;
+  }
+  T get() const {
+    const std::lock_guard guard(mutex_);
+    return value_;
+  }
+
+  // Locked until the end of the full expression.
+  struct Access {
+    std::unique_lock<std::mutex> lock;
+    T* value;
+    T* operator->() const { return value; }
+  };
+  Access operator->() { return {std::unique_lock(mutex_), &value_}; }
+
+ private:
+  mutable std::mutex mutex_;
+  T value_;
+};
+
 class TestServer {
  public:
   TestServer();
@@ -48,13 +77,12 @@ class TestServer {
   std::string host_and_port() const { return "127.0.0.1:" + std::to_string(port_); }
   int port() const { return port_; }
 
-  // Set before requests come.
-  Behaviour behaviour;
-  std::vector<std::string> openai_models = {"tiny"};
-  nlohmann::json openai_meta = nullptr;  // of every entry of /v1/models
-  std::string owner = "somebody";        // "llamacpp" and "vllm" are known
-  std::string key;                       // not empty: Authorization must have it
-  bool is_ollama = true;                 // false: /api/... is 404 with a page of HTML
+  Shared<Behaviour> behaviour{{}};
+  Shared<std::vector<std::string>> openai_models{{"tiny"}};
+  Shared<nlohmann::json> openai_meta{nullptr};  // of every entry of /v1/models
+  Shared<std::string> owner{"somebody"};        // "llamacpp" and "vllm" are known
+  Shared<std::string> key{""};                  // not empty: Authorization must have it
+  Shared<bool> is_ollama{true};                 // false: /api/... is 404 with a page of HTML
 
   // Bodies of the requests that were answered, in order.
   std::vector<nlohmann::json> requests() const;
