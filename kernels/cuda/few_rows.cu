@@ -48,7 +48,8 @@ __device__ inline void cluster_wait() {
 #endif
 }
 
-// Writes to the place in the shared memory of block `rank` that `here` is in this block's.
+// The place in the shared memory of block `rank` that `here` is in this block's; store_in() writes
+// there.
 __device__ inline uint32_t address_in(const void* here, int rank) {
   uint32_t there = 0;
 #ifdef EDGELLM_HAS_CLUSTERS

@@ -4,6 +4,7 @@
 #include <malloc.h>
 
 #include <catch2/catch.hpp>
+#include <numeric>
 #include <stdexcept>
 
 #include "engine/generate.h"
@@ -400,6 +401,78 @@ TEST_CASE("requests are admitted in their order, and callbacks may submit more")
   CHECK(order == std::vector<int>{0, 1, 2, 3});
 }
 
+// Runs of decode_rows() against passes of each sequence by itself.
+void check_decode_rows(Backend& backend, int vocab) {
+  const int n = backend.sequences();
+  const int blocks_each = backend.kv_blocks() / n;
+  std::vector<int32_t> sequences, next, positions;
+  for (int sequence = 0; sequence < n; ++sequence) {
+    std::vector<int32_t> blocks;
+    for (int i = 0; i < blocks_each; ++i) blocks.push_back(i * n + sequence);
+    backend.set_blocks(sequence, blocks);
+    const std::vector<int32_t> prompt = prompt_of(20 + 7 * sequence, vocab);
+    const std::vector<int32_t> slots(prompt.size(), sequence);
+    std::vector<int32_t> places(prompt.size());
+    std::iota(places.begin(), places.end(), 0);
+    const int32_t last = static_cast<int32_t>(prompt.size()) - 1;
+    int32_t chosen = -1;
+    Outputs outputs;
+    outputs.rows = {&last, 1};
+    outputs.argmax = {&chosen, 1};
+    backend.forward({prompt, slots, places}, outputs);
+    sequences.push_back(sequence);
+    next.push_back(chosen);
+    positions.push_back(last + 1);
+  }
+  constexpr int kSteps = 20;
+  const Batch first{next, sequences, positions};
+  const auto alone = [&](size_t row, std::span<const int32_t> banned) {
+    std::vector<int32_t> ids;
+    int32_t id = next[row];
+    for (int32_t position = positions[row]; ids.size() < kSteps; ++position) {
+      const int32_t only = 0;
+      int32_t chosen = -1;
+      Outputs outputs;
+      outputs.rows = {&only, 1};
+      outputs.banned = banned;
+      outputs.argmax = {&chosen, 1};
+      backend.forward({{&id, 1}, {&sequences[row], 1}, {&position, 1}}, outputs);
+      ids.push_back(chosen);
+      id = chosen;
+    }
+    return ids;
+  };
+  const int32_t favourite = alone(0, {}).front();
+  for (const std::vector<int32_t>& banned : {std::vector<int32_t>{}, {favourite}}) {
+    std::vector<std::vector<int32_t>> expected;
+    for (size_t row = 0; row < sequences.size(); ++row) expected.push_back(alone(row, banned));
+    for (const int n_asked : {0, 1, 5, kSteps}) {
+      INFO(n << " sequences, " << banned.size() << " banned, " << n_asked << " steps asked for");
+      int n_steps = 0;
+      backend.decode_rows(first, kSteps, banned, [&](std::span<const int32_t> ids) {
+        REQUIRE(n_steps < kSteps);
+        REQUIRE(ids.size() == sequences.size());
+        for (size_t row = 0; row < ids.size(); ++row) {
+          REQUIRE(ids[row] == expected[row][static_cast<size_t>(n_steps)]);
+        }
+        return ++n_steps < n_asked;
+      });
+      // A device may have begun one more.
+      CHECK(n_steps >= std::max(n_asked, 1));
+      CHECK(n_steps <= std::max(n_asked, 1) + 1);
+    }
+  }
+  backend.decode_rows(first, 0, {}, [](std::span<const int32_t>) {
+    FAIL("no step was asked for");
+    return true;
+  });
+}
+
+TEST_CASE("runs of many sequences choose the ids of each alone, and end where they are told to") {
+  Fixture f;
+  check_decode_rows(*f.backend(3, 9), f.model.config().vocab);
+}
+
 TEST_CASE("an interruption ends everything with the ids so far, and work can go on afterwards") {
   Fixture f;
   const std::vector<SequenceRequest> requests = mixed_requests(f, 20, 12);
@@ -571,6 +644,18 @@ TEST_CASE("more sequences on a GPU than one launch of the head takes", "[gpu]") 
   const auto backend = make_cuda_backend(f.model, f.options(300, 800, 300), {});
   Scheduler scheduler(*backend, {});
   check_equal(run_all(scheduler, requests), expected);
+}
+
+TEST_CASE("runs of many sequences on a GPU choose the ids of each alone", "[gpu]") {
+  if (no_gpu()) return;
+  Fixture f;
+  for (const int sequences : {1, 3, 11}) {
+    for (const bool use_graph : {false, true}) {
+      EngineOptions options = f.options(sequences, 3 * sequences);
+      options.use_graph = use_graph;
+      check_decode_rows(*make_cuda_backend(f.model, options), f.model.config().vocab);
+    }
+  }
 }
 
 TEST_CASE("a sequence that meets a value that is not finite fails alone on a GPU", "[gpu]") {
