@@ -55,10 +55,7 @@ sanitize() {
   local name=$1 tool
   shift
   for tool in memcheck racecheck initcheck; do
-    local options=()
-    # Racecheck does not take a barrier of a cluster for one, the only order in few_rows_kernel.
-    [[ $tool == racecheck ]] && options=(--kernel-name-exclude kernel_substring=few_rows_kernel)
-    check "${name}_$tool" compute-sanitizer --error-exitcode 9 --tool "$tool" "${options[@]}" "$@"
+    check "${name}_$tool" compute-sanitizer --error-exitcode 9 --tool "$tool" "$@"
   done
 }
 
