@@ -50,7 +50,7 @@ __device__ inline void cluster_wait() {
 
 // The place in the shared memory of block `rank` that `here` is in this block's; store_in() writes
 // there.
-__device__ inline uint32_t address_in(const void* here, int rank) {
+[[maybe_unused]] __device__ inline uint32_t address_in(const void* here, int rank) {
   uint32_t there = 0;
 #ifdef EDGELLM_HAS_CLUSTERS
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
