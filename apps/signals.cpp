@@ -15,7 +15,9 @@
 namespace edgellm {
 namespace {
 
-volatile std::sig_atomic_t g_signal = 0;
+// Without a lock, so that a handler may use it; read by other threads, too.
+std::atomic<int> g_signal = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
 
 volatile std::sig_atomic_t g_interrupt_ends_answers = 0;
 
