@@ -107,26 +107,8 @@ void TestRunner::fill(const TestSpec& spec, std::vector<int64_t>* ttft_ns) {
   }
 }
 
-// One sequence, by the call that users' runs take.
-int64_t TestRunner::decode_one(const TestSpec& spec, TestResult* result) {
-  std::vector<int64_t> at;
-  at.reserve(static_cast<size_t>(spec.tokens));
-  const int64_t start = now_ns();
-  backend_.decode(/*sequence=*/0, next_.front(), spec.depth, spec.tokens, {}, [&](int32_t) {
-    at.push_back(now_ns());
-    poll_();
-    return true;
-  });
-  require(static_cast<int>(at.size()) == spec.tokens, "a decode test ended early");
-  if (result != nullptr) {
-    if (spec.depth == 0) result->ttft_ns.push_back(at.front() - start);
-    for (size_t i = 1; i < at.size(); ++i) result->gaps_ns.push_back(at[i] - at[i - 1]);
-  }
-  return at.back() - start;
-}
-
-// Several sequences, a row of each step for each, by the call that batch takes.
-int64_t TestRunner::decode_batch(const TestSpec& spec, TestResult* result) {
+// A row of each step for each sequence, by the call that run and batch take.
+int64_t TestRunner::decode(const TestSpec& spec, TestResult* result) {
   const auto rows = static_cast<size_t>(spec.batch);
   const std::vector<int32_t> positions(rows, spec.depth);
   std::vector<int32_t> sequences(rows);
@@ -154,7 +136,7 @@ int64_t TestRunner::decode_batch(const TestSpec& spec, TestResult* result) {
 
 int64_t TestRunner::run_once(const TestSpec& spec, TestResult* result) {
   if (spec.kind == TestSpec::Kind::kDecode) {
-    return spec.batch == 1 ? decode_one(spec, result) : decode_batch(spec, result);
+    return decode(spec, result);
   }
   const int64_t start = now_ns();
   prefill(/*sequence=*/0, spec.tokens);

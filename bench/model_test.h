@@ -67,8 +67,7 @@ class TestRunner {
   int32_t prefill(int sequence, int tokens);
   void fill(const TestSpec& spec, std::vector<int64_t>* ttft_ns);
   int64_t run_once(const TestSpec& spec, TestResult* result);
-  int64_t decode_one(const TestSpec& spec, TestResult* result);
-  int64_t decode_batch(const TestSpec& spec, TestResult* result);
+  int64_t decode(const TestSpec& spec, TestResult* result);
   GpuObservation observe(const TestSpec& spec);
 
   Backend& backend_;

@@ -170,13 +170,11 @@ bool Scheduler::decode_run(const std::vector<Sequence*>& among) {
   if (n_steps < 2) return false;
   gather(among);
   const std::vector<Part> parts = parts_;
-  // A sequence's end takes its request away.
-  const std::vector<int32_t> banned(among[0]->banned().begin(), among[0]->banned().end());
   const int64_t begin = now_ns();
   int64_t waits_since = begin;
   bool goes_on = true;
   try {
-    backend_.decode_rows({ids_, sequences_, positions_}, n_steps, banned,
+    backend_.decode_rows({ids_, sequences_, positions_}, n_steps, among[0]->banned(),
                          [&](std::span<const int32_t> chosen) {
                            const int64_t now = now_ns();
                            counters_.pass_ns += now - waits_since;

@@ -131,11 +131,10 @@ class CudaBackend final : public Backend {
     }
     if (n_max <= 0) return;
     check_pass(first, outputs, config_, options_, context_, table_);
+    // A sequence has the blocks of all positions up to its last one.
     for (size_t row = 0; row < first.ids.size(); ++row) {
-      for (int i = 0; i < n_max; ++i) {
-        require(table_.has_place(first.sequences[row], first.positions[row] + i),
-                "a position lies in a block that its sequence was not given");
-      }
+      require(table_.has_place(first.sequences[row], first.positions[row] + n_max - 1),
+              "a position lies in a block that its sequence was not given");
     }
 
     use_gpu();
@@ -448,11 +447,6 @@ class CudaBackend final : public Backend {
       begin = end;
     }
     read_results();
-    take_argmax(outputs, argmax_only);
-  }
-
-  // From the results that were read; `argmax_only` of the rows gave no logits.
-  void take_argmax(const Outputs& outputs, size_t argmax_only) {
     std::copy_n(results_ + 1, outputs.argmax.size(), outputs.argmax.data());
     if (has_certified_head()) head_stats_.add({results_ + 1 + options_.max_rows, argmax_only});
   }

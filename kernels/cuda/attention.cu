@@ -535,10 +535,6 @@ void attention_of(const AttentionArgs& args, const Workspace& workspace, cudaStr
   }
 }
 
-}  // namespace
-
-namespace {
-
 // Rows first .. first + rows - 1.
 AttentionArgs rows_of(const AttentionArgs& args, int first, int rows) {
   const size_t values =

@@ -421,7 +421,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps<S>, 1)
   wait_for_previous();
   if (warp < chunks) {
     fetch_keys<S>(keys_at(tile), 0, count_of(warp), head_dim, own.staged);
-    end_of_copies();
+    end_of_copies();  // attend() waits for the keys alone
     if (apart) fetch_values<S>(values_at(tile), 0, count_of(warp), head_dim, values);
     end_of_copies();
   }
@@ -453,7 +453,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps<S>, 1)
       tile = tile_of(next);
       fetch_keys<S>(keys_at(tile), 0, count_of(next), head_dim, own.staged);
       end_of_copies();
-      end_of_copies();
+      end_of_copies();  // no values
     }
   }
 }

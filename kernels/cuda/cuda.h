@@ -39,7 +39,8 @@ EDGELLM_HOST_DEVICE inline int value_index(int position, int d, int head_dim) {
 // Dimensions of a head that the attention kernels have room for.
 inline constexpr int kMaxHeadDim = 256;
 
-// Rows of a decode step at most: attention shares the chunks of so few out over blocks.
+// Rows of a pass whose chunks attention shares out over blocks, at most. Steps of so few are
+// captured for each number of rows.
 inline constexpr int kMaxInlineRows = 8;
 
 // Floats that the attention of a chunk leaves for one head: o[head_dim], maximum, sum; whole

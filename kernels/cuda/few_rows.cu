@@ -123,18 +123,15 @@ __device__ void quantise_token(const Input& in, const float4 (&gain)[kQuads], in
   if (t % 32 == 0) shared.max[t / 32] = largest;
   barrier_sync(kMultiplyBarrier, kMultiplyThreads);
   largest = max_warp(shared.max[t % 32 < kMultiplyWarps ? t % 32 : 0]);
-  const bool finite = largest < 0x7f800000u;
-  if (!finite && t == 0) set_fault(in.fault, in.layer + 1);
-  const bool zero = !finite || (has_gain && largest == 0);
-  const float amax = fmaxf(__uint_as_float(largest), has_gain ? 1e-30f : 1e-5f);
-  const float s = zero ? 1.0f : (1.0f / amax) * 127.0f;
+  const RowFactors factors = row_factors(largest, has_gain);
+  if (!factors.finite && t == 0) set_fault(in.fault, in.layer + 1);
 
   int sum = 0;
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
     const int quad = t + j * kMultiplyThreads;
     if (quad >= 16 * steps) break;
-    const uint32_t four_codes = zero ? 0 : quantise(z[j], s);
+    const uint32_t four_codes = factors.zero ? 0 : quantise(z[j], factors.s);
     sum = __dp4a(static_cast<int>(four_codes), 0x01010101, sum);
     *reinterpret_cast<uint32_t*>(codes + quad / 16 * T::kCodePlane + rank * 64 + quad % 16 * 4) =
         four_codes;
@@ -154,7 +151,7 @@ __device__ void quantise_token(const Input& in, const float4 (&gain)[kQuads], in
     sum = 0;
     for (int w = 0; w < kMultiplyWarps; ++w) sum += shared.sum[w];
     store_in(&shared.scale[rank].sum, t, sum);
-    store_in(&shared.scale[rank].s, t, s);
+    store_in(&shared.scale[rank].s, t, factors.s);
   }
 }
 

@@ -40,12 +40,6 @@ struct Shared {
   float aside[kMaxPairs][kAside];
 };
 
-// The scalars of the row that every thread knows.
-struct RowFactors {
-  float s;    // codes per unit
-  bool zero;  // all codes are 0
-};
-
 // With all warps that multiply, or with warp 0 in a rehearsal; `largest`: the greatest magnitude
 // that the thread has seen.
 __device__ inline RowFactors factors_of(uint32_t largest, const Input& input, int warp, int lane,
@@ -54,12 +48,9 @@ __device__ inline RowFactors factors_of(uint32_t largest, const Input& input, in
   if (lane == 0) shared.max[warp] = largest;
   if (!rehearsal) barrier_sync(kMaxBarrier, n_warps * 32);
   largest = max_warp(rehearsal ? largest : shared.max[lane < n_warps ? lane : 0]);
-  const bool finite = largest < 0x7f800000u;
-  if (!finite && threadIdx.x == 0) set_fault(input.fault, input.layer + 1);
-  const bool has_gain = input.gain != nullptr;
-  const bool zero = !finite || (has_gain && largest == 0);
-  const float amax = fmaxf(__uint_as_float(largest), has_gain ? 1e-30f : 1e-5f);
-  return {zero ? 1.0f : (1.0f / amax) * 127.0f, zero};
+  const RowFactors factors = row_factors(largest, input.gain != nullptr);
+  if (!factors.finite && threadIdx.x == 0) set_fault(input.fault, input.layer + 1);
+  return factors;
 }
 
 // The service warp's part: the RMS factor and the sum of the codes.

@@ -10,6 +10,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear_ops.cuh"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/row_quantiser.cuh"
 #include "kernels/cuda/ternary_tile.cuh"
 
 namespace edgellm::cuda {
@@ -19,19 +20,9 @@ namespace {
 
 // Two warps for a row: a thread keeps four neighbouring partial sums of canonical_sum.
 constexpr int kRowThreads = kPartials / 4;
-constexpr uint32_t kInfinityBits = 0x7f800000u;
 
 // Columns of a quantised row, rounded up to whole 16-byte loads of weights.
 __host__ __device__ inline int padded_columns(int cols) { return (cols + 63) / 64 * 64; }
-
-struct RowsIn {
-  const float* x;     // [tokens, cols]
-  const float* gain;  // [cols] or null
-  float eps;
-  int cols;
-  int32_t* fault;
-  int layer;
-};
 
 // Quantised tokens. Column c of a token is byte c of its row.
 struct RowsOut {
@@ -40,25 +31,6 @@ struct RowsOut {
   float* r;       // [tokens]
   int32_t* sum;   // [tokens]
 };
-
-// Columns i .. i + 3, those beyond the row as 0. kAligned: cols % 4 == 0, 16-byte aligned rows.
-template <bool kAligned>
-__device__ float4 load_four(const float* x, int i, int n) {
-  float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if constexpr (kAligned) {
-    if (i < n) v = *reinterpret_cast<const float4*>(x + i);
-  } else {
-    if (i < n) v.x = x[i];
-    if (i + 1 < n) v.y = x[i + 1];
-    if (i + 2 < n) v.z = x[i + 2];
-    if (i + 3 < n) v.w = x[i + 3];
-  }
-  return v;
-}
-
-__device__ inline float4 multiply(float4 a, float4 b) {
-  return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
-}
 
 // Adding 1.5 * 2^23 rounds to the nearest even integer and leaves it in the low bits of the sum.
 // |z * s| <= 127.0001, the roundings of s included: no clamp is needed.
@@ -69,7 +41,7 @@ __device__ inline int code_of(float z, float s) {
 // One row by kRowThreads threads. A thread keeps its first kKept loads: rows of up to 256 kKept
 // columns are read once, and all at once.
 template <bool kAligned, bool kNorm, int kKept>
-__device__ void quantise(const RowsIn& in, const RowsOut& out, int row) {
+__device__ void quantise(const Input& in, const RowsOut& out, int row) {
   __shared__ alignas(16) float partial[kPartials];  // written by fours
   __shared__ uint32_t warp_max[kRowThreads / 32];
   __shared__ int warp_sum[kRowThreads / 32];
@@ -90,7 +62,7 @@ __device__ void quantise(const RowsIn& in, const RowsOut& out, int row) {
     return z;
   };
   const auto scaled = [&](float4 v, int i) {
-    if constexpr (kNorm) return multiply(v, load_four<kAligned>(in.gain, i, n));
+    if constexpr (kNorm) return product(v, four<kAligned>(in.gain, i, n));
     return v;
   };
   const auto compare = [&](float4 z) {
@@ -100,7 +72,7 @@ __device__ void quantise(const RowsIn& in, const RowsOut& out, int row) {
     largest = max(largest, float_to_bits(z.w) & 0x7fffffffu);
   };
 #pragma unroll
-  for (int j = 0; j < kKept; ++j) kept[j] = load_four<kAligned>(x, 4 * t + j * kPartials, n);
+  for (int j = 0; j < kKept; ++j) kept[j] = four<kAligned>(x, 4 * t + j * kPartials, n);
 #pragma unroll
   for (int j = 0; j < kKept; ++j) {
     kept[j] = scaled(measure(kept[j]), 4 * t + j * kPartials);
@@ -108,7 +80,7 @@ __device__ void quantise(const RowsIn& in, const RowsOut& out, int row) {
   }
 #pragma unroll 8
   for (int i = 4 * t + kKept * kPartials; i < n; i += kPartials) {
-    compare(scaled(measure(load_four<kAligned>(x, i, n)), i));
+    compare(scaled(measure(four<kAligned>(x, i, n)), i));
   }
 
   largest = max_warp(largest);
@@ -118,21 +90,18 @@ __device__ void quantise(const RowsIn& in, const RowsOut& out, int row) {
   largest = max(warp_max[0], warp_max[1]);
   float r = 1.0f;
   if constexpr (kNorm) r = rms_factor(fold_partials(partial), n, in.eps);
-  const bool finite = largest < kInfinityBits;
-  const bool zero = !finite || (kNorm && largest == 0);
-  float s = 1.0f;
-  if (!zero) s = (1.0f / fmaxf(bits_to_float(largest), kNorm ? 1e-30f : 1e-5f)) * 127.0f;
+  const RowFactors factors = row_factors(largest, kNorm);
 
   const int padded = padded_columns(n);
   int8_t* codes = out.codes + static_cast<size_t>(row) * static_cast<size_t>(padded);
   int sum = 0;
   const auto write = [&](int i, float4 z) {
     int packed = 0;
-    if (!zero) {
-      const int a = code_of(z.x, s);
-      const int b = code_of(z.y, s);
-      const int c = code_of(z.z, s);
-      const int d = code_of(z.w, s);
+    if (!factors.zero) {
+      const int a = code_of(z.x, factors.s);
+      const int b = code_of(z.y, factors.s);
+      const int c = code_of(z.z, factors.s);
+      const int d = code_of(z.w, factors.s);
       sum += (a + b) + (c + d);
       packed = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24;
     }
@@ -144,27 +113,27 @@ __device__ void quantise(const RowsIn& in, const RowsOut& out, int row) {
   }
 #pragma unroll 8
   for (int i = 4 * t + kKept * kPartials; i < padded; i += kPartials) {
-    write(i, scaled(load_four<kAligned>(x, i, n), i));
+    write(i, scaled(four<kAligned>(x, i, n), i));
   }
   sum = sum_warp(sum);
   if (t % 32 == 0) warp_sum[t / 32] = sum;
   __syncthreads();
   if (t == 0) {
-    out.s[row] = s;
+    out.s[row] = factors.s;
     out.r[row] = r;
     out.sum[row] = warp_sum[0] + warp_sum[1];
-    if (!finite) set_fault(in.fault, in.layer + 1);
+    if (!factors.finite) set_fault(in.fault, in.layer + 1);
   }
 }
 
 template <bool kAligned, bool kNorm, int kKept>
-__global__ void __launch_bounds__(kRowThreads) quantise_kernel(RowsIn in, RowsOut out) {
+__global__ void __launch_bounds__(kRowThreads) quantise_kernel(Input in, RowsOut out) {
   let_next_start();
   wait_for_previous();
   quantise<kAligned, kNorm, kKept>(in, out, static_cast<int>(blockIdx.x));
 }
 
-void quantise_rows(const RowsIn& in, const RowsOut& out, int rows, cudaStream_t stream) {
+void quantise_rows(const Input& in, const RowsOut& out, int rows, cudaStream_t stream) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   const auto choose = [&](auto kept) {
     constexpr int kKept = decltype(kept)::value;
@@ -199,7 +168,8 @@ __device__ inline void copy_16(void* to, const void* from, bool valid) {
 // ---- The product ----------------------------------------------------------------------------
 
 // This thread's share of the copies into a stage: the same rows and tokens for every stage, one K
-// step of each. Rows and tokens that do not exist repeat others; nobody reads their results.
+// step of each. Rows and tokens that do not exist are zeros: reading others in their place would
+// send all blocks to the same lines of the L2 cache.
 template <class T>
 struct Copies {
   static constexpr int kWeightCopies = (T::kRows * T::kSteps + T::kThreads - 1) / T::kThreads;
@@ -411,9 +381,9 @@ void launch_product(const Op& op, const RowsOut& rows, int tokens, cudaStream_t 
 }
 
 template <class Op>
-void multiply_rows(const Op& op, const RowsIn& in, int tokens, const Workspace& workspace,
+void multiply_rows(const Op& op, const Input& in, int tokens, const Workspace& workspace,
                    cudaStream_t stream) {
-  if (multiply_few_rows({in.x, in.gain, in.eps, in.cols, in.fault, in.layer}, op, tokens, stream)) {
+  if (multiply_few_rows(in, op, tokens, stream)) {
     return;
   }
   const RowsOut rows{workspace.codes, workspace.row_s, workspace.row_r, workspace.row_sum};

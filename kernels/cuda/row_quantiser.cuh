@@ -6,9 +6,9 @@
 
 namespace edgellm::cuda {
 
-// A row with its folded norm.
+// Rows with their folded norm.
 struct Input {
-  const float* x;     // [cols]
+  const float* x;     // [rows, cols]
   const float* gain;  // [cols] or null
   float eps;
   int cols;
@@ -92,6 +92,19 @@ __device__ inline uint32_t magnitude(float4 z) {
 
 __device__ inline float4 product(float4 a, float4 b) {
   return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w};
+}
+
+// What the codes of a row are made with, by the bits of its largest magnitude.
+struct RowFactors {
+  float s;      // codes per unit
+  bool zero;    // all codes are 0
+  bool finite;  // else: a fault
+};
+__device__ inline RowFactors row_factors(uint32_t largest, bool has_gain) {
+  const bool finite = largest < 0x7f800000u;
+  const bool zero = !finite || (has_gain && largest == 0);
+  const float amax = fmaxf(__uint_as_float(largest), has_gain ? 1e-30f : 1e-5f);
+  return {zero ? 1.0f : (1.0f / amax) * 127.0f, zero, finite};
 }
 
 }  // namespace edgellm::cuda
