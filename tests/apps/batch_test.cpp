@@ -10,8 +10,8 @@
 #include "apps/prompt.h"
 #include "engine/generate.h"
 #include "tests/apps/batch_files.h"
+#include "tests/support/gpu.h"
 #include "tests/support/sanitizers.h"
-#include "tests/support/skip.h"
 #include "tokenizer/text_stream.h"
 
 namespace edgellm::test {
@@ -155,7 +155,8 @@ std::string seen_in(const nlohmann::json& record) {
          body["usage"]["prompt_tokens"].dump() + "+" + body["usage"]["completion_tokens"].dump();
 }
 
-TEST_CASE("500 mixed requests get the answers that each would get alone") {
+// On `device`, "cpu" or "cuda": one after the other and many at a time, with room for all and without.
+void check_mixed_requests(const std::string& device) {
   const TempDir folder;
   const std::vector<Wanted> all = mixed_requests(kSanitized ? 60 : 500);
   std::string input;
@@ -167,26 +168,40 @@ TEST_CASE("500 mixed requests get the answers that each would get alone") {
   for (const Wanted& wanted : all) expected[wanted.id] = alone.answer(wanted);
   // That this is what `run` gives, for one of each kind.
   for (size_t i = 0; i < 12; ++i) {
-    const auto json = json_of(run(all[i].run_args()));
+    std::vector<std::string> args = all[i].run_args();
+    args.insert(args.end(), {"--device", device});
+    const auto json = json_of(run_with_gpus(args));
     CHECK(json["text"].get<std::string>() + " | " + json["finish_reason"].get<std::string>() +
               " | " + std::to_string(json["prompt_ids"].size()) + "+" +
               std::to_string(json["token_ids"].size()) ==
           expected[all[i].id]);
   }
-  for (const std::string sequences : {"1", "7", "64"}) {
-    const std::string out = folder / ("out" + sequences + ".jsonl");
-    run_batch_to(0, in, out, {"--sequences", sequences});
+  const auto check = [&](const std::vector<std::string>& flags) {
+    const std::string out = folder / (flags[1] + ".jsonl");
+    std::vector<std::string> args = batch_args(in, out, flags);
+    args.insert(args.end(), {"--device", device});
+    const Result result = run_with_gpus(args);
+    INFO(result.err);
+    REQUIRE(result.exit_code == 0);
     const Records records = read_records(out);
     REQUIRE(records.size() == all.size());
     for (const auto& [id, record] : records) {
-      INFO(id << " at " << sequences);
+      INFO(id << " at " << flags[1]);
       CHECK(seen_in(record) == expected[id]);
     }
-  }
+  };
+  for (const std::string sequences : {"1", "7", "64"}) check({"--sequences", sequences});
   // Too little room for all at once, and a cache that is used up again and again.
-  const std::string out = folder / "small.jsonl";
-  run_batch_to(0, in, out, {"--sequences", "32", "--kv-memory", "2M", "-c", "384"});
-  for (const auto& [id, record] : read_records(out)) CHECK(seen_in(record) == expected[id]);
+  check({"--sequences", "32", "--kv-memory", "2M", "-c", "384"});
+}
+
+TEST_CASE("500 mixed requests get the answers that each would get alone") {
+  check_mixed_requests("cpu");
+}
+
+TEST_CASE("500 mixed requests on a GPU get the answers of the CPU", "[gpu]") {
+  if (no_gpu()) return;
+  check_mixed_requests("cuda");
 }
 
 TEST_CASE("a record is OpenAI's batch output") {
@@ -331,8 +346,7 @@ TEST_CASE("a closed pipe ends a batch quietly, a full device is an error") {
   CHECK(device.err.find("cannot write /dev/full: No space left") != std::string::npos);
 }
 
-TEST_CASE("memory does not grow with the input") {
-  if (kSanitized) return skip("the sanitizer's own memory grows");
+void check_memory_is_flat(const std::string& device) {
   const TempDir folder;
   const std::string model = tiny_model(folder);
   const auto peak = [&](int n) {
@@ -343,7 +357,8 @@ TEST_CASE("memory does not grow with the input") {
     }
     const std::string in = write_file(folder, "in.jsonl", input);
     const std::string out = folder / ("out" + std::to_string(n));
-    const Result result = run({"batch", model, "-i", in, "-o", out});
+    const Result result =
+        run_with_gpus({"batch", model, "-i", in, "-o", out, "--device", device});
     INFO(result.err);
     CHECK(result.exit_code == 0);
     return result.peak_bytes;
@@ -358,6 +373,16 @@ TEST_CASE("memory does not grow with the input") {
   // What is kept of a request is its id's digest and three durations: 1 MB for 10,000. The rest is
   // the allocator's, which varies by a megabyte or two from run to run.
   CHECK(large < small + (6 << 20));
+}
+
+TEST_CASE("memory does not grow with the input") {
+  if (kSanitized) return skip("the sanitizer's own memory grows");
+  check_memory_is_flat("cpu");
+}
+
+TEST_CASE("memory does not grow with the input on a GPU", "[gpu]") {
+  if (no_gpu()) return;
+  check_memory_is_flat("cuda");
 }
 
 TEST_CASE("progress on a terminal, a summary for programs") {

@@ -102,9 +102,10 @@ Program::Program(const std::vector<std::string>& args, const Streams& streams) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  // The tests must see the same on a machine with a GPU; the first of two settings counts.
+  // Most tests must see the same on a machine with a GPU; the first of two settings counts.
   std::string no_gpu = "CUDA_VISIBLE_DEVICES=";
-  std::vector<char*> environment = {no_gpu.data()};
+  std::vector<char*> environment;
+  if (!streams.sees_gpus) environment.push_back(no_gpu.data());
   for (char** variable = environ; *variable != nullptr; ++variable) {
     environment.push_back(*variable);
   }
@@ -179,6 +180,10 @@ Result Program::wait() {
 }
 
 Result run(const std::vector<std::string>& args) { return Program(args, {}).wait(); }
+
+Result run_with_gpus(const std::vector<std::string>& args) {
+  return Program(args, {.sees_gpus = true}).wait();
+}
 
 Result run_with_input(const std::vector<std::string>& args, const std::string& input) {
   Program program(args, {.in_path = ""});

@@ -30,6 +30,7 @@ class Program {
     bool err_is_terminal = false;
     // Where the tests run as root: as a user without any rights, by way of util-linux's setpriv.
     bool is_unprivileged = false;
+    bool sees_gpus = false;
   };
 
   Program(const std::vector<std::string>& args, const Streams& streams);
@@ -57,6 +58,9 @@ class Program {
 
 // Runs to the end with /dev/null as standard input.
 Result run(const std::vector<std::string>& args);
+
+// The same where the machine's GPUs can be seen.
+Result run_with_gpus(const std::vector<std::string>& args);
 
 // Runs to the end with `input` in a pipe.
 Result run_with_input(const std::vector<std::string>& args, const std::string& input);

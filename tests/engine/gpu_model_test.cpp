@@ -7,22 +7,15 @@
 
 #include "engine/backend.h"
 #include "engine/generate.h"
-#include "kernels/cuda/gpu_list.h"
 #include "tests/support/decode_ids.h"
+#include "tests/support/gpu.h"
 #include "tests/support/hashed_models.h"
-#include "tests/support/skip.h"
 
 namespace edgellm {
 namespace {
 
 using nlohmann::json;
 using namespace edgellm::test;
-
-bool no_gpu() {
-  const GpuList list = list_gpus();
-  if (!list.problem.empty()) skip(list.problem);
-  return !list.problem.empty();
-}
 
 std::unique_ptr<Backend> gpu_backend(const ModelFile& model, KvType type, bool use_graph = true,
                                      int sequences = 1) {

@@ -8,10 +8,9 @@
 #include "kernels/certified_head.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cuda/gpu_list.h"
 #include "tests/support/hashed_models.h"
 #include "tests/support/run_ids.h"
-#include "tests/support/skip.h"
+#include "tests/support/gpu.h"
 
 namespace edgellm {
 namespace {
@@ -133,11 +132,7 @@ TEST_CASE("20,000 hidden states of the demo model: certified equals full") {
 }
 
 TEST_CASE("the GPU decodes 20,000 of the same ids with the certified head", "[gpu]") {
-  const GpuList list = list_gpus();
-  if (!list.problem.empty()) {
-    skip(list.problem);
-    return;
-  }
+  if (no_gpu()) return;
   const ModelFile model = demo_model();
   for (const auto& [sequences, steps] : {std::pair{1, 2000}, {3, 500}, {8, 2000}, {11, 100}}) {
     const auto full = make_cuda_backend(model, options_of(sequences, 2048, true));
@@ -147,11 +142,7 @@ TEST_CASE("the GPU decodes 20,000 of the same ids with the certified head", "[gp
 }
 
 TEST_CASE("the GPU decodes the same ids of synthetic shapes with the certified head", "[gpu]") {
-  const GpuList list = list_gpus();
-  if (!list.problem.empty()) {
-    skip(list.problem);
-    return;
-  }
+  if (no_gpu()) return;
   const nlohmann::json hashes = read_hashes();
   for (const nlohmann::json& entry : hashes["models"]) {
     INFO("model " << entry["name"]);

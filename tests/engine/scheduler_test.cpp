@@ -8,10 +8,9 @@
 #include <stdexcept>
 
 #include "engine/generate.h"
-#include "kernels/cuda/gpu_list.h"
 #include "tests/support/decode_ids.h"
 #include "tests/support/hashed_models.h"
-#include "tests/support/skip.h"
+#include "tests/support/gpu.h"
 
 namespace edgellm {
 namespace {
@@ -596,12 +595,6 @@ TEST_CASE("memory does not grow with the number of requests") {
   CHECK(at_end < in_use + 200'000);
   scheduler.interrupt();
   CHECK(scheduler.blocks().used() == 0);
-}
-
-bool no_gpu() {
-  const GpuList list = list_gpus();
-  if (!list.problem.empty()) skip(list.problem);
-  return !list.problem.empty();
 }
 
 TEST_CASE("a GPU's scheduler gives every request the ids of the CPU", "[gpu]") {

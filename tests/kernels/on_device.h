@@ -9,18 +9,11 @@
 
 #include "base/error.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/gpu_list.h"
-#include "tests/support/skip.h"
+#include "tests/support/gpu.h"
 
 namespace edgellm::test {
 
 using cuda::cuda_check;
-
-inline bool no_gpu() {
-  const GpuList list = list_gpus();
-  if (!list.problem.empty()) skip(list.problem);
-  return !list.problem.empty();
-}
 
 // A device copy of an array, between guards of poison on both sides.
 template <class T>
