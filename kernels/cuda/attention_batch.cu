@@ -77,51 +77,58 @@ __device__ __forceinline__ int key_place(int position, int word) {
   return position * S::kWords + (word ^ position % 8);
 }
 
-// Starts to copy the keys of the chunk's positions first .. first + kStaged - 1, as far as they are
-// below `count`, into the warp's shared memory; absent dimensions are zeros.
+// Starts to copy the keys of the chunk's positions begin .. end - 1 into the warp's shared memory,
+// where those from `first` on are kept; absent dimensions are zeros.
 template <class S, class Element>
-__device__ void fetch_keys(const Element* tile, int first, int count, int head_dim, uint4* staged) {
+__device__ void fetch_keys(const Element* tile, int first, int begin, int end, int head_dim,
+                           uint4* staged) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int positions = min(S::kStaged, count - first);
   if constexpr (S::kExact) {
-    const uint4* from = reinterpret_cast<const uint4*>(tile + first * S::kDims);
+    const uint4* from = reinterpret_cast<const uint4*>(tile);
 #pragma unroll 2
-    for (int i = lane; i < positions * S::kWords; i += 32) {
-      copy_async(staged + key_place<S>(i / S::kWords, i % S::kWords), from + i);
+    for (int i = begin * S::kWords + lane; i < end * S::kWords; i += 32) {
+      copy_async(staged + key_place<S>(i / S::kWords - first, i % S::kWords), from + i);
     }
   } else {
     Element* to = reinterpret_cast<Element*>(staged);
 #pragma unroll 2
-    for (int i = lane; i < positions * S::kDims; i += 32) {
+    for (int i = begin * S::kDims + lane; i < end * S::kDims; i += 32) {
       const int position = i / S::kDims;
       const int place = i % S::kDims;
       const int d = place % S::kLaneDims * kKeyLanes + place / S::kLaneDims;
-      to[key_place<S>(position, place / S::kPerWord) * S::kPerWord + place % S::kPerWord] =
-          d < head_dim ? tile[key_index(first + position, d, head_dim)] : Element{0};
+      to[key_place<S>(position - first, place / S::kPerWord) * S::kPerWord + place % S::kPerWord] =
+          d < head_dim ? tile[key_index(position, d, head_dim)] : Element{0};
     }
   }
 }
 
-// The same for values, [position][kDims]. Up to a multiple of four positions they are followed by
-// -0, which with a weight of +0 changes no sum, not even one that is -0.
+// The same for values, [position][kDims].
 template <class S, class Element>
-__device__ void fetch_values(const Element* tile, int first, int count, int head_dim,
+__device__ void fetch_values(const Element* tile, int first, int begin, int end, int head_dim,
                              uint4* staged) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int positions = min(S::kStaged, count - first);
   if constexpr (S::kExact) {
-    const uint4* from = reinterpret_cast<const uint4*>(tile + first * S::kDims);
+    const uint4* from = reinterpret_cast<const uint4*>(tile);
+    uint4* to = staged - first * S::kWords;
 #pragma unroll 2
-    for (int i = lane; i < positions * S::kWords; i += 32) copy_async(staged + i, from + i);
+    for (int i = begin * S::kWords + lane; i < end * S::kWords; i += 32)
+      copy_async(to + i, from + i);
   } else {
-    Element* to = reinterpret_cast<Element*>(staged);
+    Element* to = reinterpret_cast<Element*>(staged) - first * S::kDims;
 #pragma unroll 2
-    for (int i = lane; i < positions * S::kDims; i += 32) {
+    for (int i = begin * S::kDims + lane; i < end * S::kDims; i += 32) {
       const int d = i % S::kDims;
-      to[i] = d < head_dim ? tile[value_index(first + i / S::kDims, d, head_dim)] : Element{0};
+      to[i] = d < head_dim ? tile[value_index(i / S::kDims, d, head_dim)] : Element{0};
     }
   }
+}
+
+// Up to a multiple of four the values of so many positions are followed by -0, which with a weight
+// of +0 changes no sum, not even one that is -0.
+template <class S, class Element>
+__device__ void pad_values(int positions, uint4* staged) {
   constexpr uint32_t kZeros = sizeof(Element) == 2 ? 0x80008000u : 0x80000000u;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
   for (int i = positions * S::kWords + lane; i < (positions + 3) / 4 * 4 * S::kWords; i += 32) {
     staged[i] = make_uint4(kZeros, kZeros, kZeros, kZeros);
@@ -262,7 +269,8 @@ __device__ void attend(const Element* key_tile, const Element* value_tile, int c
       if (part == 0) {
         wait_for_older_copies();
       } else {
-        fetch_keys<S>(key_tile, part * S::kStaged, count, head_dim, own.staged);
+        const int first = part * S::kStaged;
+        fetch_keys<S>(key_tile, first, first, min(count, first + S::kStaged), head_dim, own.staged);
         wait_for_copies();
       }
       __syncwarp();  // the keys are there
@@ -271,13 +279,18 @@ __device__ void attend(const Element* key_tile, const Element* value_tile, int c
       __syncwarp();  // the warp is done with them
     }
   }
-  if (values == own.staged) fetch_values<S>(value_tile, 0, count, head_dim, values);
+  const auto fetch = [&](int first) {
+    const int end = min(count, first + S::kStaged);
+    fetch_values<S>(value_tile, first, first, end, head_dim, values);
+    pad_values<S, Element>(end - first, values);
+  };
+  if (values == own.staged) fetch(0);
   const float largest = softmax_weights<S>(score, count, scale, own.weights);
 
   LaneSums<S> sums;
 #pragma unroll 1
   for (int first = 0; first < count; first += S::kStaged) {
-    if (first > 0) fetch_values<S>(value_tile, first, count, head_dim, values);
+    if (first > 0) fetch(first);
     wait_for_copies();
     __syncwarp();  // the values are there, and the weights
     sums.add(own.weights + first, reinterpret_cast<const Element*>(values),
@@ -409,52 +422,79 @@ __global__ void __launch_bounds__(32 * kMaxWarps<S>, 1)
     prefetch_to_l2(keys_at(tile), bytes);
     prefetch_to_l2(values_at(tile), bytes);
   };
-  size_t tile = 0;  // of the warp's chunk
-  if (warp < chunks) {
-    tile = tile_of(warp);
-    prefetch(tile, count_of(warp));
-  }
   // Of a short context the values need not wait for the keys' place: they take that of a warp that
   // has no chunk.
   const bool apart = 2 * chunks <= warps;
   uint4* const values = apart && warp < chunks ? all[warp + chunks].staged : own.staged;
-  wait_for_previous();
+  // Only the last key and value of the row are written by this pass, the others by earlier ones.
+  const auto earlier = [&] {
+    return min(min(S::kStaged, count_of(warp)), length - 1 - warp * kAttentionChunk);
+  };
+  size_t tile = 0;  // of the warp's chunk
   if (warp < chunks) {
-    fetch_keys<S>(keys_at(tile), 0, count_of(warp), head_dim, own.staged);
-    end_of_copies();  // attend() waits for the keys alone
-    if (apart) fetch_values<S>(values_at(tile), 0, count_of(warp), head_dim, values);
-    end_of_copies();
+    tile = tile_of(warp);
+    prefetch(tile, count_of(warp));
+    fetch_keys<S>(keys_at(tile), 0, 0, earlier(), head_dim, own.staged);
+    if (apart) fetch_values<S>(values_at(tile), 0, 0, earlier(), head_dim, values);
   }
-  load_queries<S>(args, place, group, threads, row.queries);
-  __syncthreads();
 
+  // While the block waits for its queries, a warp whose memory nobody uses goes through a chunk of
+  // one position, so that the code is in the instruction cache. What it computes nobody reads.
+  bool rehearsal = kStartsEarly && 2 * chunks < warps;
+  int first = 0;  // chunk of the round
 #pragma unroll 1
-  for (int first = 0; first < chunks; first += warps) {
+  while (true) {
+    if (first == 0 && !rehearsal) {
+      wait_for_previous();
+      if (warp < chunks) {
+        const int staged = min(S::kStaged, count_of(warp));
+        fetch_keys<S>(keys_at(tile), 0, earlier(), staged, head_dim, own.staged);
+        end_of_copies();  // attend() waits for the keys alone
+        if (apart) {
+          fetch_values<S>(values_at(tile), 0, earlier(), staged, head_dim, values);
+          pad_values<S, Element>(staged, values);
+        }
+        end_of_copies();
+      }
+      load_queries<S>(args, place, group, threads, row.queries);
+      __syncthreads();
+    }
     const int chunk = first + warp;
     const int next = chunk + warps;
     if (next < chunks) prefetch(tile_of(next), count_of(next));
-    if (chunk < chunks) {
-      attend<S>(keys_at(tile), values_at(tile), count_of(chunk), head_dim, scale, row.queries, own,
-                values);
+    const bool rehearses = rehearsal && warp == warps - 1;
+    if (rehearsal ? rehearses : chunk < chunks) {
+      attend<S>(keys_at(tile), values_at(tile), rehearsal ? 1 : count_of(chunk), head_dim, scale,
+                row.queries, own, values);
     }
     __syncthreads();  // the states of the round are there
     const bool last = first + warps >= chunks;
+    int q = warp;
+    if (rehearsal) q = rehearses ? 0 : place.heads;
 #pragma unroll 1
-    for (int q = warp; q < place.heads; q += warps) {
+    for (; q < place.heads; q += warps) {
       float* out =
           args.out + (static_cast<size_t>(place.first_row) * static_cast<size_t>(args.heads) +
                       static_cast<size_t>(place.kv_head * group + place.first_head + q)) *
                          static_cast<size_t>(head_dim);
-      merge(all, min(warps, chunks - first), first == 0, q, head_dim, row, last ? out : nullptr);
+      if (rehearsal) out = row.queries;
+      merge(rehearsal ? &own : all, rehearsal ? 1 : min(warps, chunks - first), first == 0, q,
+            head_dim, row, last ? out : nullptr);
+    }
+    if (rehearsal) {
+      rehearsal = false;
+      __syncthreads();  // the queries' place may be overwritten
+      continue;
     }
     if (last) break;
     __syncthreads();  // the states may be overwritten
     if (next < chunks) {
       tile = tile_of(next);
-      fetch_keys<S>(keys_at(tile), 0, count_of(next), head_dim, own.staged);
+      fetch_keys<S>(keys_at(tile), 0, 0, min(S::kStaged, count_of(next)), head_dim, own.staged);
       end_of_copies();
       end_of_copies();  // no values
     }
+    first += warps;
   }
 }
 

@@ -35,11 +35,17 @@ __device__ inline int cluster_rank() {
   return rank;
 }
 
-// A barrier of all threads of the cluster, in two halves. What a thread has written before it
-// arrives is there for everyone that has waited.
-__device__ inline void cluster_arrive() {
+// A barrier of all threads of the cluster, in two halves. What a thread has written before
+// cluster_release() is there for everyone that has waited; a thread that has nothing to show
+// arrives without the fence of the whole GPU that this takes.
+__device__ inline void cluster_release() {
 #ifdef EDGELLM_HAS_CLUSTERS
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ inline void cluster_arrive() {
+#ifdef EDGELLM_HAS_CLUSTERS
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #endif
 }
 __device__ inline void cluster_wait() {
@@ -174,7 +180,7 @@ __device__ inline void serve(const Input& in, bool has_token, int rank, int clus
   cluster_wait();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (lane < cluster) store_in(&shared.scale[rank].r, lane, r);
-  cluster_arrive();
+  cluster_release();
   cluster_wait();
 }
 
@@ -237,9 +243,11 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   cluster_wait();
   if (has_token) quantise_token<T, kQuads>(in, gain, rank, cluster, steps, codes, shared);
   wait_for_copies();
-  cluster_arrive();
+  cluster_release();
   cluster_wait();
   cluster_arrive();
+  // For racecheck, to which the two halves apart are no barrier of the block's weights and codes.
+  barrier_sync(kMultiplyBarrier, kMultiplyThreads);
 
   // Columns of tokens that do not exist are whatever was there; nobody reads their sums.
   WarpTile<T> tile;

@@ -75,10 +75,10 @@ struct WarpTile {
       const uint32_t high = words[32];  // row g + 8
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        a[m][half][0] = low >> (4 * half) & 0x03030303u;
-        a[m][half][1] = high >> (4 * half) & 0x03030303u;
-        a[m][half][2] = low >> (4 * half + 2) & 0x03030303u;
-        a[m][half][3] = high >> (4 * half + 2) & 0x03030303u;
+        a[m][half][0] = low << (6 - 4 * half) & 0xc0c0c0c0u;
+        a[m][half][1] = high << (6 - 4 * half) & 0xc0c0c0c0u;
+        a[m][half][2] = low << (4 - 4 * half) & 0xc0c0c0c0u;
+        a[m][half][3] = high << (4 - 4 * half) & 0xc0c0c0c0u;
       }
     }
 #pragma unroll
@@ -101,10 +101,10 @@ struct WarpTile {
 #pragma unroll
       for (int n = 0; n < T::kTokenTiles; ++n) {
         int* at = tile + (n * 8 + 2 * t) * T::kSumStride + m * 16 + g;
-        at[0] = sums[m][n][0];
-        at[T::kSumStride] = sums[m][n][1];
-        at[8] = sums[m][n][2];
-        at[T::kSumStride + 8] = sums[m][n][3];
+        at[0] = sums[m][n][0] >> 6;
+        at[T::kSumStride] = sums[m][n][1] >> 6;
+        at[8] = sums[m][n][2] >> 6;
+        at[T::kSumStride + 8] = sums[m][n][3] >> 6;
       }
     }
   }

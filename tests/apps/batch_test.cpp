@@ -155,7 +155,8 @@ std::string seen_in(const nlohmann::json& record) {
          body["usage"]["prompt_tokens"].dump() + "+" + body["usage"]["completion_tokens"].dump();
 }
 
-// On `device`, "cpu" or "cuda": one after the other and many at a time, with room for all and without.
+// On `device`, "cpu" or "cuda": one after the other and many at a time, with room for all and
+// without.
 void check_mixed_requests(const std::string& device) {
   const TempDir folder;
   const std::vector<Wanted> all = mixed_requests(kSanitized ? 60 : 500);
@@ -357,8 +358,7 @@ void check_memory_is_flat(const std::string& device) {
     }
     const std::string in = write_file(folder, "in.jsonl", input);
     const std::string out = folder / ("out" + std::to_string(n));
-    const Result result =
-        run_with_gpus({"batch", model, "-i", in, "-o", out, "--device", device});
+    const Result result = run_with_gpus({"batch", model, "-i", in, "-o", out, "--device", device});
     INFO(result.err);
     CHECK(result.exit_code == 0);
     return result.peak_bytes;

@@ -8,9 +8,9 @@
 #include "kernels/certified_head.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
+#include "tests/support/gpu.h"
 #include "tests/support/hashed_models.h"
 #include "tests/support/run_ids.h"
-#include "tests/support/gpu.h"
 
 namespace edgellm {
 namespace {

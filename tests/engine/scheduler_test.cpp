@@ -9,8 +9,8 @@
 
 #include "engine/generate.h"
 #include "tests/support/decode_ids.h"
-#include "tests/support/hashed_models.h"
 #include "tests/support/gpu.h"
+#include "tests/support/hashed_models.h"
 
 namespace edgellm {
 namespace {
