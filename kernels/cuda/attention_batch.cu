@@ -1,10 +1,10 @@
 // Attention of rows that are each alone in their sequence (kernels/ops.h): continuous batching.
 // Bound by the memory and by float32 arithmetic alike, if all blocks are there at once.
 //
-// A block takes a row with query heads of one kv head. Its warps each take a chunk of the context
-// and leave its state in shared memory; then a warp for each query merges a round of them in
-// ascending order. Nothing depends on which warp made a chunk's state, nor on how many warps there
-// are.
+// A block takes a row with query heads of one kv head. Its teams, of a warp or two, each take a
+// chunk of the context and leave its state in shared memory; then a warp for each query merges a
+// round of them in ascending order. Nothing depends on which team made a chunk's state, nor on how
+// many teams there are.
 //
 // Keys and values wait in shared memory as they are: each key is read by one lane, each value, too.
 #include <cuda_fp16.h>
@@ -20,11 +20,14 @@ namespace {
 template <int kDims, class Element>
 inline constexpr int kStagedOf = kDims * sizeof(Element) <= 256 ? kAttentionChunk : 32;
 
-// kExact: the heads have exactly kDims dimensions.
-template <int kDims_, bool kExact_, int kQueries_, class Element>
+// kExact: the heads have exactly kDims dimensions. kTeam: the warps that share a chunk, each with
+// kQueries queries of its own.
+template <int kDims_, bool kExact_, int kQueries_, int kTeam_, class Element>
 struct Shape : ChunkShape<kDims_, kQueries_, kStagedOf<kDims_, Element>> {
   static constexpr bool kExact = kExact_;
-  static constexpr int kBlockQueries = kQueries_;
+  static constexpr int kTeam = kTeam_;
+  static constexpr int kTeamThreads = 32 * kTeam;
+  static constexpr int kBlockQueries = kQueries_ * kTeam;
 
   // The dimensions of a key that are together (key_index), an aligned group of the stored order.
   static constexpr int kLaneDims = kDims_ / kKeyLanes;
@@ -39,36 +42,50 @@ struct Shape : ChunkShape<kDims_, kQueries_, kStagedOf<kDims_, Element>> {
   static constexpr int kWeightStride = kAttentionChunk;
 };
 
-// Shared memory of a warp.
+// Shared memory of a team.
 template <class S>
-struct alignas(16) WarpMemory {
-  uint4 staged[S::kStaged * S::kWords];  // keys, then values, then o [kQueries][kDims] of the chunk
-  float weights[S::kQueries * S::kWeightStride];
-  float max[S::kQueries];  // of the chunk
-  float sum[S::kQueries];
+struct alignas(16) TeamMemory {
+  uint4 staged[S::kStaged * S::kWords];  // keys, then values, then o [kBlockQueries][kDims]
+  float weights[S::kBlockQueries * S::kWeightStride];
+  float max[S::kBlockQueries];  // of the chunk
+  float sum[S::kBlockQueries];
 };
 // Shared memory of a block's row.
 template <class S>
 struct alignas(16) RowMemory {
-  float queries[S::kQueries * S::kDims];
+  float queries[S::kBlockQueries * S::kDims];
   // The state after the rounds so far. Query q is warp (q % warps)'s.
-  float o[S::kQueries * S::kDims];
-  float max[S::kQueries];
-  float sum[S::kQueries];
+  float o[S::kBlockQueries * S::kDims];
+  float max[S::kBlockQueries];
+  float sum[S::kBlockQueries];
 };
 
 template <class S>
-constexpr size_t shared_bytes(int warps) {
-  return static_cast<size_t>(warps) * sizeof(WarpMemory<S>) + sizeof(RowMemory<S>);
+constexpr size_t shared_bytes(int teams) {
+  return static_cast<size_t>(teams) * sizeof(TeamMemory<S>) + sizeof(RowMemory<S>);
 }
 
-// Blocks of four warps for which an SM of compute capability 9.0 has shared memory: 228 KiB, of
+// Blocks of four teams for which an SM of compute capability 9.0 has shared memory: 228 KiB, of
 // which a block takes 1 KiB more than it asks for.
 template <class S>
 inline constexpr int kMaxBlocksPerSm =
     static_cast<int>(228 * 1024 / ((shared_bytes<S>(4) + 127) / 128 * 128 + 1024));
 template <class S>
-inline constexpr int kMaxWarps = 4 * kMaxBlocksPerSm<S>;
+inline constexpr int kMaxTeams = std::min(4 * kMaxBlocksPerSm<S>, S::kTeam == 1 ? 32 : 8);
+
+template <class S>
+__device__ __forceinline__ int team_thread() {
+  return static_cast<int>(threadIdx.x) % S::kTeamThreads;
+}
+template <class S>
+__device__ __forceinline__ void team_sync() {
+  if constexpr (S::kTeam == 1) {
+    __syncwarp();
+  } else {
+    static_assert(kMaxTeams<S> <= 15);
+    barrier_sync(1 + static_cast<int>(threadIdx.x) / S::kTeamThreads, S::kTeamThreads);
+  }
+}
 
 // Where word `word` of the key of a position lies: neighbouring positions take the same word from
 // other banks.
@@ -77,22 +94,22 @@ __device__ __forceinline__ int key_place(int position, int word) {
   return position * S::kWords + (word ^ position % 8);
 }
 
-// Starts to copy the keys of the chunk's positions begin .. end - 1 into the warp's shared memory,
+// Starts to copy the keys of the chunk's positions begin .. end - 1 into the team's shared memory,
 // where those from `first` on are kept; absent dimensions are zeros.
 template <class S, class Element>
 __device__ void fetch_keys(const Element* tile, int first, int begin, int end, int head_dim,
                            uint4* staged) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int t = team_thread<S>();
   if constexpr (S::kExact) {
     const uint4* from = reinterpret_cast<const uint4*>(tile);
 #pragma unroll 2
-    for (int i = begin * S::kWords + lane; i < end * S::kWords; i += 32) {
+    for (int i = begin * S::kWords + t; i < end * S::kWords; i += S::kTeamThreads) {
       copy_async(staged + key_place<S>(i / S::kWords - first, i % S::kWords), from + i);
     }
   } else {
     Element* to = reinterpret_cast<Element*>(staged);
 #pragma unroll 2
-    for (int i = begin * S::kDims + lane; i < end * S::kDims; i += 32) {
+    for (int i = begin * S::kDims + t; i < end * S::kDims; i += S::kTeamThreads) {
       const int position = i / S::kDims;
       const int place = i % S::kDims;
       const int d = place % S::kLaneDims * kKeyLanes + place / S::kLaneDims;
@@ -106,17 +123,17 @@ __device__ void fetch_keys(const Element* tile, int first, int begin, int end, i
 template <class S, class Element>
 __device__ void fetch_values(const Element* tile, int first, int begin, int end, int head_dim,
                              uint4* staged) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int t = team_thread<S>();
   if constexpr (S::kExact) {
     const uint4* from = reinterpret_cast<const uint4*>(tile);
     uint4* to = staged - first * S::kWords;
 #pragma unroll 2
-    for (int i = begin * S::kWords + lane; i < end * S::kWords; i += 32)
+    for (int i = begin * S::kWords + t; i < end * S::kWords; i += S::kTeamThreads)
       copy_async(to + i, from + i);
   } else {
     Element* to = reinterpret_cast<Element*>(staged) - first * S::kDims;
 #pragma unroll 2
-    for (int i = begin * S::kDims + lane; i < end * S::kDims; i += 32) {
+    for (int i = begin * S::kDims + t; i < end * S::kDims; i += S::kTeamThreads) {
       const int d = i % S::kDims;
       to[i] = d < head_dim ? tile[value_index(i / S::kDims, d, head_dim)] : Element{0};
     }
@@ -128,9 +145,10 @@ __device__ void fetch_values(const Element* tile, int first, int begin, int end,
 template <class S, class Element>
 __device__ void pad_values(int positions, uint4* staged) {
   constexpr uint32_t kZeros = sizeof(Element) == 2 ? 0x80008000u : 0x80000000u;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int t = team_thread<S>();
 #pragma unroll 1
-  for (int i = positions * S::kWords + lane; i < (positions + 3) / 4 * 4 * S::kWords; i += 32) {
+  for (int i = positions * S::kWords + t; i < (positions + 3) / 4 * 4 * S::kWords;
+       i += S::kTeamThreads) {
     staged[i] = make_uint4(kZeros, kZeros, kZeros, kZeros);
   }
 }
@@ -256,12 +274,14 @@ __device__ __forceinline__ void store(float* to, const float (&values)[kCount]) 
   }
 }
 
-// A chunk, by a warp. Its first keys are on their way into its memory. `values`: where the values
+// A chunk, by a team. Its first keys are on their way into its memory. `values`: where the values
 // go, either there, too, or where the first of them are already on their way.
 template <class S, class Element>
 __device__ void attend(const Element* key_tile, const Element* value_tile, int count, int head_dim,
-                       float scale, const float* queries, WarpMemory<S>& own, uint4* values) {
+                       float scale, const float* queries, TeamMemory<S>& own, uint4* values) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_query = team_thread<S>() / 32 * S::kQueries;  // of the warp
+  float* const weights = own.weights + first_query * S::kWeightStride;
   float score[S::kParts][S::kQueries][S::kPositions];
 #pragma unroll
   for (int part = 0; part < S::kParts; ++part) {
@@ -273,10 +293,11 @@ __device__ void attend(const Element* key_tile, const Element* value_tile, int c
         fetch_keys<S>(key_tile, first, first, min(count, first + S::kStaged), head_dim, own.staged);
         wait_for_copies();
       }
-      __syncwarp();  // the keys are there
+      team_sync<S>();  // the keys are there
       dot_products<S, S::kLaneDims>(
-          queries, [&](int n) { return KeyGroup<S, Element>(own.staged, n); }, score[part]);
-      __syncwarp();  // the warp is done with them
+          queries + first_query * S::kDims,
+          [&](int n) { return KeyGroup<S, Element>(own.staged, n); }, score[part]);
+      team_sync<S>();  // the team is done with them
     }
   }
   const auto fetch = [&](int first) {
@@ -285,24 +306,24 @@ __device__ void attend(const Element* key_tile, const Element* value_tile, int c
     pad_values<S, Element>(end - first, values);
   };
   if (values == own.staged) fetch(0);
-  const float largest = softmax_weights<S>(score, count, scale, own.weights);
+  const float largest = softmax_weights<S>(score, count, scale, weights);
 
   LaneSums<S> sums;
 #pragma unroll 1
   for (int first = 0; first < count; first += S::kStaged) {
     if (first > 0) fetch(first);
     wait_for_copies();
-    __syncwarp();  // the values are there, and the weights
-    sums.add(own.weights + first, reinterpret_cast<const Element*>(values),
+    team_sync<S>();  // the values are there, and the weights
+    sums.add(weights + first, reinterpret_cast<const Element*>(values),
              min(S::kStaged, count - first));
-    __syncwarp();  // the warp is done with the values
+    team_sync<S>();  // the team is done with the values
   }
 
   if (lane < S::kQueries) {
-    own.max[lane] = largest;
-    own.sum[lane] = sums.sum;
+    own.max[first_query + lane] = largest;
+    own.sum[first_query + lane] = sums.sum;
   }
-  float* state = reinterpret_cast<float*>(own.staged);
+  float* state = reinterpret_cast<float*>(own.staged) + first_query * S::kDims;
 #pragma unroll
   for (int q = 0; q < S::kQueries; ++q) {
 #pragma unroll
@@ -312,10 +333,10 @@ __device__ void attend(const Element* key_tile, const Element* value_tile, int c
   }
 }
 
-// Merges the states of a round's chunks, which the first `chunks` warps have left, into that of
+// Merges the states of a round's chunks, which the first `chunks` teams have left, into that of
 // query q, by a warp; `out` is null but after the last round.
 template <class S>
-__device__ void merge(const WarpMemory<S>* warps, int chunks, bool first_round, int q, int head_dim,
+__device__ void merge(const TeamMemory<S>* teams, int chunks, bool first_round, int q, int head_dim,
                       RowMemory<S>& row, float* out) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float max = -INFINITY;
@@ -330,7 +351,7 @@ __device__ void merge(const WarpMemory<S>* warps, int chunks, bool first_round, 
   }
 
   // Lane c has the factors of chunk c.
-  const float chunk_max = lane < chunks ? warps[lane].max[q] : -INFINITY;
+  const float chunk_max = lane < chunks ? teams[lane].max[q] : -INFINITY;
   float earlier = max;
 #pragma unroll 2
   for (int c = 0; c < chunks - 1; ++c) {
@@ -343,9 +364,9 @@ __device__ void merge(const WarpMemory<S>* warps, int chunks, bool first_round, 
     const float a = __shfl_sync(kAllLanes, factors.a, c);
     const float b = __shfl_sync(kAllLanes, factors.b, c);
     const bool starts = first_round && c == 0;
-    const float own_sum = warps[c].sum[q];
+    const float own_sum = teams[c].sum[q];
     sum = starts ? own_sum : merged(sum, a, own_sum, b);
-    const float* state = reinterpret_cast<const float*>(warps[c].staged) + q * S::kDims;
+    const float* state = reinterpret_cast<const float*>(teams[c].staged) + q * S::kDims;
 #pragma unroll
     for (int g = 0; g < S::kGroups; ++g) {
       float own[S::kVector];
@@ -385,17 +406,20 @@ __device__ void merge(const WarpMemory<S>* warps, int chunks, bool first_round, 
 
 // Block (r, h, i): row r, kv head h, tile i of its query heads.
 template <class S, class Element>
-__global__ void __launch_bounds__(32 * kMaxWarps<S>, 1)
+__global__ void __launch_bounds__(S::kTeamThreads* kMaxTeams<S>, 1)
     batch_kernel(AttentionArgs args, int group, int tile_heads, float scale) {
-  extern __shared__ uint4 memory[];  // WarpMemory of every warp, RowMemory
-  let_next_start();
+  extern __shared__ uint4 memory[];  // TeamMemory of every team, RowMemory
+  // Where every block has an SM of its own the kernels after this one come later: they would crowd
+  // together on the same SMs, and fetch their weights when this one fetches its queries.
+  constexpr bool kNextStartsLater = S::kTeam > 1;
+  if (!kNextStartsLater) let_next_start();
   const int t = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
-  const int warp = t / 32;
-  const int warps = threads / 32;
-  WarpMemory<S>* const all = reinterpret_cast<WarpMemory<S>*>(memory);
-  WarpMemory<S>& own = all[warp];
-  RowMemory<S>& row = *reinterpret_cast<RowMemory<S>*>(all + warps);
+  const int team = t / S::kTeamThreads;
+  const int teams = threads / S::kTeamThreads;
+  TeamMemory<S>* const all = reinterpret_cast<TeamMemory<S>*>(memory);
+  TeamMemory<S>& own = all[team];
+  RowMemory<S>& row = *reinterpret_cast<RowMemory<S>*>(all + teams);
 
   const int head_dim = S::kExact ? S::kDims : args.kv.head_dim;
   Place place;
@@ -417,74 +441,58 @@ __global__ void __launch_bounds__(32 * kMaxWarps<S>, 1)
     return min(kAttentionChunk, length - chunk * kAttentionChunk);
   };
   const auto prefetch = [&](size_t tile, int count) {
-    if (t % 32 != 0) return;
+    if (team_thread<S>() != 0) return;
     const int bytes = count * head_dim * static_cast<int>(sizeof(Element)) / 16 * 16;
     prefetch_to_l2(keys_at(tile), bytes);
     prefetch_to_l2(values_at(tile), bytes);
   };
-  // Of a short context the values need not wait for the keys' place: they take that of a warp that
+  // Of a short context the values need not wait for the keys' place: they take that of a team that
   // has no chunk.
-  const bool apart = 2 * chunks <= warps;
-  uint4* const values = apart && warp < chunks ? all[warp + chunks].staged : own.staged;
-  // Only the last key and value of the row are written by this pass, the others by earlier ones.
-  const auto earlier = [&] {
-    return min(min(S::kStaged, count_of(warp)), length - 1 - warp * kAttentionChunk);
-  };
-  size_t tile = 0;  // of the warp's chunk
-  if (warp < chunks) {
-    tile = tile_of(warp);
-    prefetch(tile, count_of(warp));
-    fetch_keys<S>(keys_at(tile), 0, 0, earlier(), head_dim, own.staged);
-    if (apart) fetch_values<S>(values_at(tile), 0, 0, earlier(), head_dim, values);
+  const bool apart = 2 * chunks <= teams;
+  uint4* const values = apart && team < chunks ? all[team + chunks].staged : own.staged;
+  size_t tile = 0;  // of the team's chunk
+  int staged = 0;   // of its positions, at first
+  int earlier = 0;  // of those: only the row's last key and value are written by this pass
+  if (team < chunks) {
+    tile = tile_of(team);
+    staged = min(S::kStaged, count_of(team));
+    earlier = min(staged, length - 1 - team * kAttentionChunk);
+    prefetch(tile, count_of(team));
+    fetch_keys<S>(keys_at(tile), 0, 0, earlier, head_dim, own.staged);
+    if (apart) fetch_values<S>(values_at(tile), 0, 0, earlier, head_dim, values);
   }
-
-  // While the block waits for its queries, a warp whose memory nobody uses goes through a chunk of
-  // one position, so that the code is in the instruction cache. What it computes nobody reads.
-  bool rehearsal = kStartsEarly && 2 * chunks < warps;
-  int first = 0;  // chunk of the round
-#pragma unroll 1
-  while (true) {
-    if (first == 0 && !rehearsal) {
-      wait_for_previous();
-      if (warp < chunks) {
-        const int staged = min(S::kStaged, count_of(warp));
-        fetch_keys<S>(keys_at(tile), 0, earlier(), staged, head_dim, own.staged);
-        end_of_copies();  // attend() waits for the keys alone
-        if (apart) {
-          fetch_values<S>(values_at(tile), 0, earlier(), staged, head_dim, values);
-          pad_values<S, Element>(staged, values);
-        }
-        end_of_copies();
-      }
-      load_queries<S>(args, place, group, threads, row.queries);
-      __syncthreads();
+  wait_for_previous();
+  if (kNextStartsLater) let_next_start();
+  if (team < chunks) {
+    fetch_keys<S>(keys_at(tile), 0, earlier, staged, head_dim, own.staged);
+    end_of_copies();  // attend() waits for the keys alone
+    if (apart) {
+      fetch_values<S>(values_at(tile), 0, earlier, staged, head_dim, values);
+      pad_values<S, Element>(staged, values);
     }
-    const int chunk = first + warp;
-    const int next = chunk + warps;
+    end_of_copies();
+  }
+  load_queries<S>(args, place, group, threads, row.queries);
+  __syncthreads();
+
+#pragma unroll 1
+  for (int first = 0; first < chunks; first += teams) {
+    const int chunk = first + team;
+    const int next = chunk + teams;
     if (next < chunks) prefetch(tile_of(next), count_of(next));
-    const bool rehearses = rehearsal && warp == warps - 1;
-    if (rehearsal ? rehearses : chunk < chunks) {
-      attend<S>(keys_at(tile), values_at(tile), rehearsal ? 1 : count_of(chunk), head_dim, scale,
-                row.queries, own, values);
+    if (chunk < chunks) {
+      attend<S>(keys_at(tile), values_at(tile), count_of(chunk), head_dim, scale, row.queries, own,
+                values);
     }
     __syncthreads();  // the states of the round are there
-    const bool last = first + warps >= chunks;
-    int q = warp;
-    if (rehearsal) q = rehearses ? 0 : place.heads;
+    const bool last = first + teams >= chunks;
 #pragma unroll 1
-    for (; q < place.heads; q += warps) {
+    for (int q = t / 32; q < place.heads; q += threads / 32) {
       float* out =
           args.out + (static_cast<size_t>(place.first_row) * static_cast<size_t>(args.heads) +
                       static_cast<size_t>(place.kv_head * group + place.first_head + q)) *
                          static_cast<size_t>(head_dim);
-      if (rehearsal) out = row.queries;
-      merge(rehearsal ? &own : all, rehearsal ? 1 : min(warps, chunks - first), first == 0, q,
-            head_dim, row, last ? out : nullptr);
-    }
-    if (rehearsal) {
-      rehearsal = false;
-      __syncthreads();  // the queries' place may be overwritten
-      continue;
+      merge(all, min(teams, chunks - first), first == 0, q, head_dim, row, last ? out : nullptr);
     }
     if (last) break;
     __syncthreads();  // the states may be overwritten
@@ -494,43 +502,45 @@ __global__ void __launch_bounds__(32 * kMaxWarps<S>, 1)
       end_of_copies();
       end_of_copies();  // no values
     }
-    first += warps;
   }
 }
 
-template <int kDims, bool kExact, int kQueries, class Element>
+template <int kDims, bool kExact, int kQueries, int kTeam, class Element>
 void launch_batch(const AttentionArgs& args, int group, int tile_heads, cudaStream_t stream) {
-  using S = Shape<kDims, kExact, kQueries, Element>;
+  using S = Shape<kDims, kExact, kQueries, kTeam, Element>;
   const int head_tiles = (group + tile_heads - 1) / tile_heads;
   const int blocks = args.rows * args.kv.kv_heads * head_tiles;
   const int blocks_per_sm = std::clamp((blocks - 1) / multiprocessors() + 1, 1, kMaxBlocksPerSm<S>);
   const int max_chunks = args.kv.blocks_per_sequence * (args.kv.block_size / kAttentionChunk);
   // Beyond max_chunks they lend their memory.
-  int warps = std::min(kMaxWarps<S> / blocks_per_sm, 2 * max_chunks);
-  while (warps > 1 && shared_bytes<S>(warps) > max_dynamic_shared()) --warps;
+  int teams = std::max(1, std::min(kMaxTeams<S> / blocks_per_sm, 2 * max_chunks));
+  while (teams > 1 && shared_bytes<S>(teams) > max_dynamic_shared()) --teams;
   const dim3 grid(static_cast<unsigned>(args.rows), static_cast<unsigned>(args.kv.kv_heads),
                   static_cast<unsigned>(head_tiles));
-  launch(batch_kernel<S, Element>, grid, dim3(static_cast<unsigned>(32 * warps)),
-         shared_bytes<S>(warps), stream, args, group, tile_heads,
+  launch(batch_kernel<S, Element>, grid, dim3(static_cast<unsigned>(S::kTeamThreads * teams)),
+         shared_bytes<S>(teams), stream, args, group, tile_heads,
          attention_scale(args.kv.head_dim));
 }
 
 template <int kDims, class Element>
 void batch_of(const AttentionArgs& args, cudaStream_t stream) {
-  // A group of more than four heads in equal tiles of up to four; of two where that still leaves
-  // every block an SM of its own.
+  // A group of more than four heads in equal tiles of up to four; of two, a warp for each, where
+  // that still leaves every block an SM of its own.
   const int group = args.heads / args.kv.kv_heads;
-  const int most = args.rows * args.kv.kv_heads * ((group + 1) / 2) <= multiprocessors() ? 2 : 4;
+  const bool few = args.rows * args.kv.kv_heads * ((group + 1) / 2) <= multiprocessors();
+  const int most = few ? 2 : 4;
   const int head_tiles = (group + most - 1) / most;
   const int tile_heads = (group + head_tiles - 1) / head_tiles;
   if (args.kv.head_dim != kDims) {
-    launch_batch<kDims, false, 4, Element>(args, group, tile_heads, stream);
+    launch_batch<kDims, false, 4, 1, Element>(args, group, tile_heads, stream);
+  } else if (few) {
+    launch_batch<kDims, true, 1, 2, Element>(args, group, tile_heads, stream);
   } else if (tile_heads <= 2) {
-    launch_batch<kDims, true, 2, Element>(args, group, tile_heads, stream);
+    launch_batch<kDims, true, 2, 1, Element>(args, group, tile_heads, stream);
   } else if (tile_heads == 3) {
-    launch_batch<kDims, true, 3, Element>(args, group, tile_heads, stream);
+    launch_batch<kDims, true, 3, 1, Element>(args, group, tile_heads, stream);
   } else {
-    launch_batch<kDims, true, 4, Element>(args, group, tile_heads, stream);
+    launch_batch<kDims, true, 4, 1, Element>(args, group, tile_heads, stream);
   }
 }
 

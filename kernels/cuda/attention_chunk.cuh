@@ -124,7 +124,9 @@ __device__ __forceinline__ void dot_products(const float* queries, const KeysOf&
                                              float (&out)[S::kQueries][S::kPositions]) {
   constexpr int kLevels = bits_below(S::kDims / kGroup);
   float held[kLevels][S::kQueries][S::kPositions];
-#pragma unroll 1
+  // With one query there is too little to do for the other loads and sums to hide behind.
+  constexpr int kUnroll = S::kQueries == 1 ? 2 : 1;
+#pragma unroll kUnroll
   for (int n = 0; n < S::kDims / kGroup; ++n) {
     add_products<S, kGroup>(queries + n * kGroup, keys_of(n), 0, out);
 #pragma unroll

@@ -57,7 +57,13 @@ struct TileRow {
   __device__ explicit TileRow(int row) : pair(row / 32 * 16 + row % 16), which(row / 16 % 2) {}
 };
 
-// A warp's sums of codes w + 1 times activations.
+// A warp's sums of codes w + 1 times activations, 2^kWeightShift times too large: the two bits of a
+// weight stay at the top of a byte, where shifts to the left bring them, which unlike those to the
+// right need not share a pipeline with the masks. (Rows of up to 2^16 columns stay below 2^31.)
+constexpr int kWeightShift = 6;
+// Exact: of sums of these sums, too.
+__device__ inline int unscaled(int sum) { return sum >> kWeightShift; }
+
 template <class T>
 struct WarpTile {
   int sums[T::kRowTiles][T::kTokenTiles][4] = {};
@@ -101,10 +107,10 @@ struct WarpTile {
 #pragma unroll
       for (int n = 0; n < T::kTokenTiles; ++n) {
         int* at = tile + (n * 8 + 2 * t) * T::kSumStride + m * 16 + g;
-        at[0] = sums[m][n][0] >> 6;
-        at[T::kSumStride] = sums[m][n][1] >> 6;
-        at[8] = sums[m][n][2] >> 6;
-        at[T::kSumStride + 8] = sums[m][n][3] >> 6;
+        at[0] = unscaled(sums[m][n][0]);
+        at[T::kSumStride] = unscaled(sums[m][n][1]);
+        at[8] = unscaled(sums[m][n][2]);
+        at[T::kSumStride + 8] = unscaled(sums[m][n][3]);
       }
     }
   }

@@ -127,17 +127,22 @@ TEST_CASE("CUDA attention of rows of many sequences gives the bits of ref", "[gp
   const HeadShape shapes[] = {{3, 3, 64},  {4, 2, 64},   {9, 3, 64},  {8, 1, 64},  {2, 2, 128},
                               {2, 1, 128}, {3, 1, 128},  {4, 1, 128}, {5, 1, 128}, {1, 1, 256},
                               {3, 1, 256}, {4, 1, 256},  {16, 2, 40}, {5, 1, 96},  {2, 1, 100},
-                              {3, 1, 20},  {20, 20, 50}, {6, 2, 130}, {20, 5, 128}};
-  for (const HeadShape& shape : shapes) {
+                              {3, 1, 20},  {20, 20, 50}, {6, 2, 130}};
+  // With so many rows that blocks share an SM and have few warps, which then take all heads at
+  // once.
+  const HeadShape shapes_of_many[] = {{4, 2, 64},  {9, 3, 64},  {2, 2, 128},
+                                      {3, 1, 128}, {3, 1, 256}, {20, 5, 128}};
+  std::vector<std::pair<HeadShape, int>> runs;  // of so many rows for each sequence
+  for (const HeadShape& shape : shapes) runs.emplace_back(shape, 1);
+  for (const HeadShape& shape : shapes_of_many) runs.emplace_back(shape, 8);
+  for (const auto& [shape, rounds] : runs) {
     for (KvType type : {KvType::kF16, KvType::kF32}) {
       const int n_sequences = static_cast<int>(lengths.size());
       CacheData cache(random, n_sequences, lengths.back(), random.below(2) == 0 ? 64 : 192,
                       shape.kv_heads, shape.head_dim, type);
       fill_cache(random, lengths, cache);
-      // A row for each sequence at its last position, and rows of a prompt behind them. The real
-      // shape has so many rows that blocks share an SM and have few warps.
+      // A row for each sequence at its last position, and rows of a prompt behind them.
       Pass pass;
-      const int rounds = shape.heads == 20 && shape.kv_heads == 5 ? 8 : 1;
       for (int r = 0; r < rounds * n_sequences; ++r) {
         const int s = (r + 3) % n_sequences;
         pass.sequence.push_back(s);
