@@ -51,6 +51,8 @@ TEST_CASE("CUDA attn_out and ffn_down of many rows give the bits of cpu", "[gpu]
                                  {128, 257},
                                  {300, 70},
                                  {1028, 129},
+                                 {3076, 66},
+                                 {9212, 40},
                                  {23040, 9},
                                  {576, 576, true},
                                  {1536, 576, true},
@@ -88,8 +90,9 @@ TEST_CASE("CUDA attn_out and ffn_down of many rows give the bits of cpu", "[gpu]
 TEST_CASE("CUDA ffn_up of many rows gives the bits of cpu", "[gpu]") {
   if (no_gpu()) return;
   Random random(32);
-  const ProductShape shapes[] = {{1, 1},    {31, 33},   {36, 31},          {320, 864},
-                                 {577, 65}, {640, 257}, {576, 1536, true}, {2560, 6912, true}};
+  const ProductShape shapes[] = {{1, 1},     {31, 33},          {36, 31},
+                                 {320, 864}, {577, 65},         {640, 257},
+                                 {4096, 70}, {576, 1536, true}, {2560, 6912, true}};
   for (const ProductShape& shape : shapes) {
     const TernaryData gate(random, shape.rows, shape.cols);
     const TernaryData up(random, shape.rows, shape.cols, true);
