@@ -13,7 +13,8 @@ mkdir -p "$logs" || exit
 
 kernels=$build/tests/kernels/kernels_gpu_test
 engine=$build/tests/engine/engine_test
-for program in "$build/edgellm" "$kernels" "$engine"; do
+apps=$build/tests/apps/apps_tests
+for program in "$build/edgellm" "$kernels" "$engine" "$apps"; do
   if [[ ! -x $program ]]; then
     echo "gpu_check: no $program; build it with: cmake --preset release && cmake --build --preset release" >&2
     exit 1
@@ -66,6 +67,7 @@ engine_cases='decode on the GPU*,rows of a batch on the GPU*,codes that are no t
 
 check kernels "$kernels"
 check engine "$engine" '[gpu]'
+check apps "$apps" '[gpu]'
 sanitize kernels "$kernels" "$kernel_cases"
 sanitize engine "$engine" "$engine_cases"
 # The unfused kernels, too: with one, eight and many rows.

@@ -42,6 +42,14 @@ std::string claim_gpu(const ModelFile& model, const EngineOptions& options) {
                     " dimensions, but on a GPU at most " + std::to_string(cuda::kMaxHeadDim) +
                     " are supported; use --device cpu");
   }
+  const ModelConfig& config = model.config();
+  const int columns = std::max({config.dim, config.ffn, config.q_dim()});
+  if (columns > cuda::kMaxColumns) {
+    throw Error(ExitCode::kDevice, "the model's rows have " + std::to_string(columns) +
+                                       " columns, but on a GPU at most " +
+                                       std::to_string(cuda::kMaxColumns) +
+                                       " are supported; use --device cpu");
+  }
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's free memory");

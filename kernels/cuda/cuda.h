@@ -36,6 +36,10 @@ EDGELLM_HOST_DEVICE inline int value_index(int position, int d, int head_dim) {
   return position % kAttentionChunk * head_dim + d;
 }
 
+// Columns of a ternary matrix: sums of 2^16 products of a weight code, 64 times too large
+// (ternary_tile.cuh), and an int8 stay below 2^31.
+inline constexpr int kMaxColumns = 1 << 16;
+
 // Dimensions of a head that the attention kernels have room for.
 inline constexpr int kMaxHeadDim = 256;
 

@@ -59,7 +59,7 @@ struct TileRow {
 
 // A warp's sums of codes w + 1 times activations, 2^kWeightShift times too large: the two bits of a
 // weight stay at the top of a byte, where shifts to the left bring them, which unlike those to the
-// right need not share a pipeline with the masks. (Rows of up to 2^16 columns stay below 2^31.)
+// right need not share a pipeline with the masks. (kMaxColumns.)
 constexpr int kWeightShift = 6;
 // Exact: of sums of these sums, too.
 __device__ inline int unscaled(int sum) { return sum >> kWeightShift; }
