@@ -179,8 +179,9 @@ struct AttentionArgs {
   float* out = nullptr;  // [rows, heads * head_dim] out
   int rows = 0;
   int heads = 0;
-  // The first rows that are each alone in their sequence in this pass, which `cuda` treats in
-  // another way than rows that share keys and values; the bits are the same for any number.
+  // The first rows that are each alone in their sequence in this pass. `cuda` treats them in
+  // another way than rows that share keys and values: it reads all but their own before this pass
+  // has written any. The bits are the same for any lower number.
   int single_rows = 0;
 };
 

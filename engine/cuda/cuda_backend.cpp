@@ -254,12 +254,14 @@ class CudaBackend final : public Backend {
     cuda_check(cudaMemsetAsync(device_.fault(), 0, sizeof(int32_t), stream_), "starting a pass");
   }
 
-  // An arg-max of every row and nothing else, so that the GPU can feed itself. Captured; more than
-  // a few rows need the sequence that fills them up, which a paged cache has.
+  // Rows of as many sequences, an arg-max of every row and nothing else, so that the GPU can feed
+  // itself. Captured; more than a few rows need the sequence that fills them up, which a paged
+  // cache has.
   bool is_decode_step(const Batch& batch, const Outputs& outputs) const {
     return outputs.argmax.size() == batch.ids.size() && outputs.logits.empty() &&
            outputs.hidden.empty() &&
-           (batch.ids.size() <= cuda::kMaxInlineRows || options_.kv_blocks > 0);
+           (batch.ids.size() <= cuda::kMaxInlineRows || options_.kv_blocks > 0) &&
+           single_rows(batch) == static_cast<int>(batch.ids.size());
   }
   // The next number of rows that steps are captured for: few rows more than it takes, few graphs.
   size_t captured_rows(size_t rows) const {
@@ -345,10 +347,13 @@ class CudaBackend final : public Backend {
     host_work_.to_host_bytes += ids.size() * sizeof(uint64_t);
   }
 
-  // The first rows whose neighbours are of other sequences.
-  static int single_rows(const Batch& batch) {
-    const auto first_pair = std::ranges::adjacent_find(batch.sequences);
-    return static_cast<int>(first_pair - batch.sequences.begin());
+  // The first rows that are each alone in their sequence.
+  int single_rows(const Batch& batch) const {
+    std::vector<int> rows(static_cast<size_t>(options_.sequences));
+    for (int32_t sequence : batch.sequences) ++rows[static_cast<size_t>(sequence)];
+    const auto first_of_several = std::ranges::find_if(
+        batch.sequences, [&](int32_t sequence) { return rows[static_cast<size_t>(sequence)] > 1; });
+    return static_cast<int>(first_of_several - batch.sequences.begin());
   }
 
   void run_layers(int rows, int single_rows, const Outputs& outputs) {

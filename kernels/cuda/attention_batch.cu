@@ -452,11 +452,14 @@ __global__ void __launch_bounds__(S::kTeamThreads* kMaxTeams<S>, 1)
   uint4* const values = apart && team < chunks ? all[team + chunks].staged : own.staged;
   size_t tile = 0;  // of the team's chunk
   int staged = 0;   // of its positions, at first
-  int earlier = 0;  // of those: only the row's last key and value are written by this pass
+  // Of those: only the row's last key and value are written by this pass. (Where a key is no whole
+  // number of sectors of 32 bytes, plain loads could leave a part of that last one in the L1
+  // cache.)
+  int earlier = 0;
   if (team < chunks) {
     tile = tile_of(team);
     staged = min(S::kStaged, count_of(team));
-    earlier = min(staged, length - 1 - team * kAttentionChunk);
+    if (S::kExact) earlier = min(staged, length - 1 - team * kAttentionChunk);
     prefetch(tile, count_of(team));
     fetch_keys<S>(keys_at(tile), 0, 0, earlier, head_dim, own.staged);
     if (apart) fetch_values<S>(values_at(tile), 0, 0, earlier, head_dim, values);
@@ -465,7 +468,7 @@ __global__ void __launch_bounds__(S::kTeamThreads* kMaxTeams<S>, 1)
   if (kNextStartsLater) let_next_start();
   if (team < chunks) {
     fetch_keys<S>(keys_at(tile), 0, earlier, staged, head_dim, own.staged);
-    end_of_copies();  // attend() waits for the keys alone
+    end_of_copies();  // attend() does not wait for what follows
     if (apart) {
       fetch_values<S>(values_at(tile), 0, earlier, staged, head_dim, values);
       pad_values<S, Element>(staged, values);

@@ -4,13 +4,12 @@
 // What linear.cu does for one token would cost every block the reading and quantising of all of
 // them. Here the blocks come in clusters that share the columns: a block quantises its eighth of
 // every token and multiplies it, on the tensor cores, with its eighth of the columns of the
-// cluster's weight rows, fetched before the previous kernel has ended. Twice the cluster exchanges
-// through its blocks' shared memory what is small: first the largest magnitudes, which quantising
-// needs of the whole token; then the sums of products. Each block adds up and finishes an eighth of
-// the rows.
+// cluster's weight rows, fetched before the previous kernel has ended. What goes from block to
+// block is small: first the largest magnitudes, which quantising needs of the whole token; then the
+// sums of products, which each block adds up and finishes for an eighth of the rows.
 //
 // The RMS factor is needed only at the end. Each block makes an eighth of the partial sums of
-// canonical_sum of every token, a lane one.
+// canonical_sum of every token, a lane one, and all blocks get them.
 #include "kernels/cuda/few_rows.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ternary_tile.cuh"
