@@ -70,6 +70,8 @@ constexpr size_t shared_bytes(int teams) {
 template <class S>
 inline constexpr int kMaxBlocksPerSm =
     static_cast<int>(228 * 1024 / ((shared_bytes<S>(4) + 127) / 128 * 128 + 1024));
+// merge() has a lane for each. Of two warps only so many that the blocks of the kernels around this
+// one find registers beside them.
 template <class S>
 inline constexpr int kMaxTeams = std::min(4 * kMaxBlocksPerSm<S>, S::kTeam == 1 ? 32 : 8);
 

@@ -127,6 +127,11 @@ class Inbox {
 
 // ---- The kernel -----------------------------------------------------------------------------
 
+// K steps of 64 columns of a block, at most, where rows have so many words.
+__host__ __device__ inline int max_steps(int row_words) {
+  return (row_words / 4 + kCluster - 1) / kCluster;
+}
+
 // The weight rows of a cluster.
 template <int kRowTiles>
 using Tile = Tiling<kRowTiles, 1, kWarps, 1, 1, 1, 1>;
@@ -181,7 +186,7 @@ __global__ void __launch_bounds__(kThreads, 3) few_rows_kernel(Input in, Op op, 
   const int all_steps = op.row_words / 4;
   const int first_step = rank * all_steps / kCluster;
   const int steps = (rank + 1) * all_steps / kCluster - first_step;
-  const Memory<T> memory(shared_memory, (all_steps + kCluster - 1) / kCluster);
+  const Memory<T> memory(shared_memory, max_steps(op.row_words));
   const bool has_gain = in.gain != nullptr;
   let_next_start();
   if (t == 0) {
@@ -342,7 +347,7 @@ template <class Op, int kRowTiles, int kQuads>
 bool launch_few(const Input& in, const Op& op, int tokens, cudaStream_t stream) {
   using T = Tile<kRowTiles>;
   const auto kernel = few_rows_kernel<Op, kRowTiles, kQuads>;
-  const size_t bytes = Memory<T>::bytes((op.row_words / 4 + kCluster - 1) / kCluster);
+  const size_t bytes = Memory<T>::bytes(max_steps(op.row_words));
   static const bool has_clusters =
       room_for_clusters(kCluster, kernel, dim3(kThreads), max_dynamic_shared());
   if (!has_clusters || bytes > max_dynamic_shared()) return false;
@@ -354,8 +359,7 @@ bool launch_few(const Input& in, const Op& op, int tokens, cudaStream_t stream) 
 
 template <class Op, int kRowTiles>
 bool launch_few(const Input& in, const Op& op, int tokens, cudaStream_t stream) {
-  const int steps = (op.row_words / 4 + kCluster - 1) / kCluster;
-  const int quads = (16 * steps + 31) / 32;
+  const int quads = (max_steps(op.row_words) + 1) / 2;  // a lane has 4 of 128 columns
   if (quads <= 3) return launch_few<Op, kRowTiles, 3>(in, op, tokens, stream);
   if (quads <= 7) return launch_few<Op, kRowTiles, 7>(in, op, tokens, stream);
   if (quads <= 9) return launch_few<Op, kRowTiles, 9>(in, op, tokens, stream);

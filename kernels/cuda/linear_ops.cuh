@@ -1,6 +1,6 @@
 // The four ternary products as the kernels see them: which weight rows belong together, and what
-// becomes of their results. linear.cu (one activation row), few_rows.cu and
-// matmul.cu (more) make the products.
+// becomes of their results. linear.cu (one activation row), few_rows.cu
+// (up to eight) and matmul.cu (many) make the products.
 //
 // Output rows go in pairs that one thread finishes: a RoPE pair of a head, gate and up of one
 // feed-forward unit, or any two rows of a projection. An op numbers its pairs from 0:

@@ -1,4 +1,4 @@
-// Quantising one activation row (docs/numerics.md): what its kernels, for one row and for a few,
+// Quantising activation rows (docs/numerics.md): what its kernels, for one row, a few and many,
 // share.
 #pragma once
 
@@ -25,52 +25,6 @@ __device__ inline float4 four(const float* row, int at, int cols) {
     return {at < cols ? row[at] : 0.0f, at + 1 < cols ? row[at + 1] : 0.0f,
             at + 2 < cols ? row[at + 2] : 0.0f, at + 3 < cols ? row[at + 3] : 0.0f};
   }
-}
-
-// canonical_sum of x * x by one warp. Lane l holds the partial sums 4 l .. 4 l + 3 and those 128
-// further on. (Adding squares of absent columns, +0, changes nothing.)
-template <bool kVector>
-__device__ inline float sum_of_squares(const float* x, int n) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  float p[8] = {};
-  if constexpr (kVector) {
-    constexpr int kRounds = 5;  // whose loads overlap
-#pragma unroll 1
-    for (int begin = 4 * lane; begin < n; begin += kRounds * kPartials) {
-      float4 v[kRounds][2];
-#pragma unroll
-      for (int j = 0; j < kRounds; ++j) {
-        v[j][0] = four<true>(x, begin + j * kPartials, n);
-        v[j][1] = four<true>(x, begin + j * kPartials + 128, n);
-      }
-#pragma unroll
-      for (int j = 0; j < kRounds; ++j) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          p[4 * i] = fmaf(v[j][i].x, v[j][i].x, p[4 * i]);
-          p[4 * i + 1] = fmaf(v[j][i].y, v[j][i].y, p[4 * i + 1]);
-          p[4 * i + 2] = fmaf(v[j][i].z, v[j][i].z, p[4 * i + 2]);
-          p[4 * i + 3] = fmaf(v[j][i].w, v[j][i].w, p[4 * i + 3]);
-        }
-      }
-    }
-  } else {
-    for (int begin = 0; begin < n; begin += kPartials) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int c = begin + 4 * lane + i % 4 + i / 4 * 128;
-        if (c < n) p[i] = fmaf(x[c], x[c], p[i]);
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) p[i] += p[i + 4];
-#pragma unroll
-  for (int width = 16; width >= 1; width /= 2) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) p[i] += __shfl_xor_sync(kAllLanes, p[i], width);
-  }
-  return ((p[0] + p[2]) + (p[1] + p[3])) + 0.0f;
 }
 
 // Four codes, the first in the lowest byte. |z * s| stays below 127.5 (s is 127 over the largest

@@ -65,8 +65,8 @@ std::vector<std::string> batch_args(const std::string& in, const std::string& ou
 }
 
 Result run_batch_to(int exit_code, const std::string& in, const std::string& out,
-                    const std::vector<std::string>& more) {
-  const Result result = run(batch_args(in, out, more));
+                    const std::vector<std::string>& more, const Program::Streams& streams) {
+  const Result result = run(batch_args(in, out, more), streams);
   INFO(result.err);
   CHECK(result.exit_code == exit_code);
   CHECK(result.out.empty());

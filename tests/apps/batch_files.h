@@ -33,6 +33,7 @@ std::vector<std::string> batch_args(const std::string& in, const std::string& ou
 
 // Runs it and checks the exit code.
 Result run_batch_to(int exit_code, const std::string& in, const std::string& out,
-                    const std::vector<std::string>& more = {});
+                    const std::vector<std::string>& more = {},
+                    const Program::Streams& streams = {});
 
 }  // namespace edgellm::test

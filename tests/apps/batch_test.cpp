@@ -158,6 +158,7 @@ std::string seen_in(const nlohmann::json& record) {
 // On `device`, "cpu" or "cuda": one after the other and many at a time, with room for all and
 // without.
 void check_mixed_requests(const std::string& device) {
+  const Program::Streams streams = {.sees_gpus = device == "cuda"};
   const TempDir folder;
   const std::vector<Wanted> all = mixed_requests(kSanitized ? 60 : 500);
   std::string input;
@@ -171,29 +172,26 @@ void check_mixed_requests(const std::string& device) {
   for (size_t i = 0; i < 12; ++i) {
     std::vector<std::string> args = all[i].run_args();
     args.insert(args.end(), {"--device", device});
-    const auto json = json_of(run_with_gpus(args));
+    const auto json = json_of(run(args, streams));
     CHECK(json["text"].get<std::string>() + " | " + json["finish_reason"].get<std::string>() +
               " | " + std::to_string(json["prompt_ids"].size()) + "+" +
               std::to_string(json["token_ids"].size()) ==
           expected[all[i].id]);
   }
-  const auto check = [&](const std::vector<std::string>& flags) {
-    const std::string out = folder / (flags[1] + ".jsonl");
-    std::vector<std::string> args = batch_args(in, out, flags);
-    args.insert(args.end(), {"--device", device});
-    const Result result = run_with_gpus(args);
-    INFO(result.err);
-    REQUIRE(result.exit_code == 0);
+  const auto check = [&](const std::string& sequences, std::vector<std::string> flags) {
+    const std::string out = folder / ("out" + sequences + ".jsonl");
+    flags.insert(flags.end(), {"--sequences", sequences, "--device", device});
+    run_batch_to(0, in, out, flags, streams);
     const Records records = read_records(out);
     REQUIRE(records.size() == all.size());
     for (const auto& [id, record] : records) {
-      INFO(id << " at " << flags[1]);
+      INFO(id << " at " << sequences);
       CHECK(seen_in(record) == expected[id]);
     }
   };
-  for (const std::string sequences : {"1", "7", "64"}) check({"--sequences", sequences});
+  for (const std::string sequences : {"1", "7", "64"}) check(sequences, {});
   // Too little room for all at once, and a cache that is used up again and again.
-  check({"--sequences", "32", "--kv-memory", "2M", "-c", "384"});
+  check("32", {"--kv-memory", "2M", "-c", "384"});
 }
 
 TEST_CASE("500 mixed requests get the answers that each would get alone") {
@@ -348,6 +346,7 @@ TEST_CASE("a closed pipe ends a batch quietly, a full device is an error") {
 }
 
 void check_memory_is_flat(const std::string& device) {
+  if (kSanitized) return skip("the sanitizer's own memory grows");
   const TempDir folder;
   const std::string model = tiny_model(folder);
   const auto peak = [&](int n) {
@@ -358,7 +357,8 @@ void check_memory_is_flat(const std::string& device) {
     }
     const std::string in = write_file(folder, "in.jsonl", input);
     const std::string out = folder / ("out" + std::to_string(n));
-    const Result result = run_with_gpus({"batch", model, "-i", in, "-o", out, "--device", device});
+    const Result result = run({"batch", model, "-i", in, "-o", out, "--device", device},
+                              {.sees_gpus = device == "cuda"});
     INFO(result.err);
     CHECK(result.exit_code == 0);
     return result.peak_bytes;
@@ -375,10 +375,7 @@ void check_memory_is_flat(const std::string& device) {
   CHECK(large < small + (6 << 20));
 }
 
-TEST_CASE("memory does not grow with the input") {
-  if (kSanitized) return skip("the sanitizer's own memory grows");
-  check_memory_is_flat("cpu");
-}
+TEST_CASE("memory does not grow with the input") { check_memory_is_flat("cpu"); }
 
 TEST_CASE("memory does not grow with the input on a GPU", "[gpu]") {
   if (no_gpu()) return;

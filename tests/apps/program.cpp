@@ -179,10 +179,8 @@ Result Program::wait() {
   return result;
 }
 
-Result run(const std::vector<std::string>& args) { return Program(args, {}).wait(); }
-
-Result run_with_gpus(const std::vector<std::string>& args) {
-  return Program(args, {.sees_gpus = true}).wait();
+Result run(const std::vector<std::string>& args, const Program::Streams& streams) {
+  return Program(args, streams).wait();
 }
 
 Result run_with_input(const std::vector<std::string>& args, const std::string& input) {

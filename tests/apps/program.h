@@ -19,8 +19,8 @@ struct Result {
 };
 
 // A running edgellm. Its streams are pipes unless a path or a terminal is named. Everything ends
-// with the object; a program that runs for longer than a minute (ten under a sanitizer) is killed and
-// the test fails.
+// with the object; a program that runs for longer than a minute (ten under a sanitizer) is killed
+// and the test fails.
 class Program {
  public:
   struct Streams {
@@ -56,11 +56,8 @@ class Program {
   int err_ = -1;
 };
 
-// Runs to the end with /dev/null as standard input.
-Result run(const std::vector<std::string>& args);
-
-// The same where the machine's GPUs can be seen.
-Result run_with_gpus(const std::vector<std::string>& args);
+// Runs to the end, with /dev/null as standard input if nothing else is said.
+Result run(const std::vector<std::string>& args, const Program::Streams& streams = {});
 
 // Runs to the end with `input` in a pipe.
 Result run_with_input(const std::vector<std::string>& args, const std::string& input);
