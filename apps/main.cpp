@@ -8,13 +8,13 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/cli/help.h"
+#include "apps/cli/help_topics.h"
+#include "apps/cli/usage_error.h"
 #include "apps/commands.h"
-#include "apps/help.h"
-#include "apps/help_topics.h"
-#include "apps/signals.h"
-#include "apps/terminal.h"
-#include "apps/usage_error.h"
-#include "apps/version.h"
+#include "apps/common/signals.h"
+#include "apps/common/terminal.h"
+#include "apps/common/version.h"
 #include "base/error.h"
 
 namespace edgellm {

@@ -5,10 +5,10 @@
 #include <functional>
 #include <unordered_set>
 
-#include "model/file_io.h"
-#include "model/json.h"
+#include "base/file_io.h"
+#include "base/json.h"
+#include "base/text.h"
 #include "model/layout.h"
-#include "model/text.h"
 
 namespace edgellm::model_io {
 namespace {

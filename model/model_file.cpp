@@ -11,13 +11,13 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "model/file_io.h"
+#include "base/file_io.h"
+#include "base/hash.h"
+#include "base/text.h"
 #include "model/float_bits.h"
-#include "model/hash.h"
+#include "model/import/older_file.h"
 #include "model/layout.h"
 #include "model/model_file_impl.h"
-#include "model/older_file.h"
-#include "model/text.h"
 
 static_assert(std::endian::native == std::endian::little, "the file is read as it lies in memory");
 

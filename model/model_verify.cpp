@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "base/error.h"
-#include "model/file_io.h"
-#include "model/hash.h"
+#include "base/file_io.h"
+#include "base/hash.h"
+#include "base/text.h"
 #include "model/layout.h"
 #include "model/model_file_impl.h"
-#include "model/text.h"
 
 namespace edgellm {
 

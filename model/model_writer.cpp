@@ -11,7 +11,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "model/text.h"
+#include "base/text.h"
 
 namespace edgellm::model_io {
 namespace {

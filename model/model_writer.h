@@ -16,8 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "model/file_io.h"
-#include "model/hash.h"
+#include "base/file_io.h"
+#include "base/hash.h"
 #include "model/layout.h"
 #include "model/metadata.h"
 

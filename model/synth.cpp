@@ -10,14 +10,14 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/file_io.h"
+#include "base/hash.h"
+#include "base/text.h"
 #include "model/convert.h"
-#include "model/file_io.h"
 #include "model/float_bits.h"
-#include "model/hash.h"
-#include "model/hf_config.h"
+#include "model/import/hf_config.h"
 #include "model/layout.h"
 #include "model/model_writer.h"
-#include "model/text.h"
 
 namespace edgellm {
 namespace {

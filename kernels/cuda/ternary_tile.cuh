@@ -1,7 +1,7 @@
 // A tile of ternary weight rows x activation rows ("tokens") on the int8 tensor cores.
 #pragma once
 
-#include "kernels/cuda/tensor_cores.cuh"
+#include "kernels/cuda/mma.cuh"
 
 namespace edgellm::cuda {
 

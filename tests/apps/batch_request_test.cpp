@@ -1,11 +1,10 @@
 // Lines of a batch's input: what each field means, and what is refused.
-#include "apps/batch_request.h"
-
 #include <catch2/catch.hpp>
 
-#include "apps/batch_ids.h"
+#include "apps/batch/ids.h"
+#include "apps/batch/request.h"
 #include "base/error.h"
-#include "model/hash.h"
+#include "base/hash.h"
 #include "tests/apps/batch_files.h"
 
 namespace edgellm::test {

@@ -6,8 +6,8 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "apps/chat_prompt.h"
-#include "apps/prompt.h"
+#include "apps/session/chat_prompt.h"
+#include "apps/session/prompt.h"
 #include "engine/generate.h"
 #include "tests/apps/batch_files.h"
 #include "tests/support/gpu.h"

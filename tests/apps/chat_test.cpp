@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "model/hash.h"
+#include "base/hash.h"
 #include "tests/apps/program.h"
 #include "tests/apps/terminal_session.h"
 

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <optional>
 
-#include "model/hash.h"
+#include "base/hash.h"
+#include "base/text.h"
 #include "model/model_file.h"
-#include "model/text.h"
 #include "tests/apps/program.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/npy.h"

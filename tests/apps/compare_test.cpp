@@ -12,9 +12,9 @@
 #include <set>
 #include <thread>
 
-#include "apps/compare_report.h"
+#include "apps/compare/report.h"
 #include "tests/apps/program.h"
-#include "tests/peers/test_server.h"
+#include "tests/compare/test_server.h"
 #include "tests/support/environment.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/skip.h"

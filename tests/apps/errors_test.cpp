@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
-#include "apps/sampling_flags.h"
+#include "apps/session/sampling_flags.h"
 #include "base/error.h"
 #include "tests/apps/program.h"
 #include "tests/support/fixtures.h"

@@ -5,9 +5,9 @@
 #include <regex>
 #include <set>
 
-#include "apps/help_topics.h"
-#include "apps/near_matches.h"
-#include "apps/text_format.h"
+#include "apps/cli/help_topics.h"
+#include "apps/common/near_matches.h"
+#include "apps/common/text_format.h"
 #include "tests/apps/program.h"
 #include "tests/support/environment.h"
 #include "tests/support/skip.h"

@@ -1,5 +1,5 @@
 // Which file a MODEL means: exactly the one that was asked for, or an error.
-#include "apps/model_folders.h"
+#include "apps/session/model_folders.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,8 +1,8 @@
 // edgellm run: prompts, ids, stops, JSON.
 #include <catch2/catch.hpp>
 
-#include "model/hash.h"
-#include "model/text.h"
+#include "base/hash.h"
+#include "base/text.h"
 #include "tests/apps/program.h"
 
 namespace edgellm::test {

@@ -5,7 +5,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "apps/signals.h"
+#include "apps/common/signals.h"
 #include "tests/apps/program.h"
 #include "tests/support/skip.h"
 

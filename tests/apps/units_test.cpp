@@ -1,10 +1,10 @@
 // The small parts of the program that can be looked at without running it.
 #include <catch2/catch.hpp>
 
-#include "apps/files.h"
-#include "apps/npy.h"
-#include "apps/text_format.h"
-#include "apps/timings.h"
+#include "apps/common/files.h"
+#include "apps/common/text_format.h"
+#include "apps/common/timings.h"
+#include "apps/inspect/npy.h"
 #include "base/error.h"
 #include "tests/apps/program.h"
 #include "tests/support/npy.h"

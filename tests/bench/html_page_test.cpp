@@ -1,11 +1,11 @@
 // Pages and charts: well-formed, self-contained, true to their numbers.
-#include "bench/html_page.h"
+#include "apps/common/html_page.h"
 
 #include <catch2/catch.hpp>
 #include <limits>
 #include <regex>
 
-#include "bench/svg_chart.h"
+#include "apps/common/svg_chart.h"
 
 namespace edgellm::bench {
 namespace {

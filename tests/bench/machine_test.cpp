@@ -1,5 +1,5 @@
 // What is read of the machine, on whatever machine the test runs.
-#include "bench/machine.h"
+#include "apps/session/machine.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -1,12 +1,12 @@
 // The tests of `edgellm bench` on a small model: what is counted, and that every metric is there.
-#include "bench/model_test.h"
+#include "apps/bench/model_test.h"
 
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <set>
 
-#include "bench/report.h"
-#include "bench/report_page.h"
+#include "apps/bench/report.h"
+#include "apps/bench/report_page.h"
 #include "engine/generate.h"
 #include "engine/token_bytes.h"
 #include "model/convert.h"

@@ -1,12 +1,12 @@
 // The reader of NVML against a library that is built for this test (fake_nvml.cpp says what that
 // can show), and against none.
-#include "bench/nvml.h"
+#include "apps/bench/nvml.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <thread>
 
-#include "bench/gpu_monitor.h"
+#include "apps/bench/gpu_monitor.h"
 #include "tests/support/environment.h"
 
 namespace edgellm::bench {

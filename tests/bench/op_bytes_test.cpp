@@ -1,5 +1,5 @@
 // The bytes that the benchmark of the GPU's ops counts, against counts by hand.
-#include "bench/ops/op_bytes.h"
+#include "apps/bench/ops/op_bytes.h"
 
 #include <catch2/catch.hpp>
 

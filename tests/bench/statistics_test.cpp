@@ -1,10 +1,10 @@
 // Summaries against values that Python's statistics module and numpy give for the same numbers.
-#include "bench/statistics.h"
+#include "apps/common/statistics.h"
 
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "bench/measured.h"
+#include "apps/common/measured.h"
 
 namespace edgellm::bench {
 namespace {

@@ -48,7 +48,7 @@ std::set<std::string> names_of(const std::string& text, const std::string& patte
 }
 
 TEST_CASE("the library exports the functions of its header and nothing else") {
-  const std::string header = read_file(EDGELLM_SOURCE_DIR "/capi/edgellm.h");
+  const std::string header = read_file(EDGELLM_SOURCE_DIR "/apps/capi/edgellm.h");
   const auto declared = names_of(header, R"(EDGELLM_API [a-z_0-9 *]*?(edgellm_[a-z_]+)\()");
   CHECK(declared.size() == 22);
   const std::string symbols =
@@ -85,7 +85,7 @@ TEST_CASE("the example in Python has the ids, the text and the logits of edgellm
   const TempDir folder;
   const std::string example = "LIBEDGELLM=" + quoted(EDGELLM_LIBRARY) + " " +
                               quoted(EDGELLM_PYTHON) + " " +
-                              quoted(EDGELLM_SOURCE_DIR "/capi/examples/generate.py") + " ";
+                              quoted(EDGELLM_SOURCE_DIR "/apps/capi/examples/generate.py") + " ";
   const std::string arguments = quoted(demo_model()) + " " + quoted(kPrompt) + " -n 50 --json ";
   const auto of_python = [&](const std::string& more) {
     return nlohmann::json::parse(shell_output(example + arguments + more));
@@ -121,7 +121,7 @@ TEST_CASE("an installed library is found by pkg-config") {
   CHECK(shell_output(find + "pkg-config --modversion edgellm") ==
         edgellm_version() + std::string("\n"));
   shell_output(find + "cc -std=c99 -pedantic-errors -Werror " +
-               quoted(EDGELLM_SOURCE_DIR "/capi/examples/generate.c") +
+               quoted(EDGELLM_SOURCE_DIR "/apps/capi/examples/generate.c") +
                " $(pkg-config --cflags --libs edgellm) -o " + quoted(folder / "generate"));
   const std::string out =
       shell_output(find + "LD_LIBRARY_PATH=$(pkg-config --variable=libdir edgellm) " +

@@ -11,10 +11,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CLI::App root;
   root.require_subcommand(0, 1);
   std::vector<Command> commands;  // own what the options are written to
-  for (const auto add :
-       {add_run, add_chat, add_convert, add_info, add_verify, add_tokenize, add_perplexity,
-        add_logits, add_synth, add_devices, add_batch, add_bench, add_compare, add_completion,
-        add_help}) {
+  for (const auto add : {add_run, add_chat, add_convert, add_info, add_verify, add_tokenize,
+                         add_perplexity, add_logits, add_synth, add_devices, add_batch, add_bench,
+                         add_compare, add_completion, add_help}) {
     commands.push_back(add(root));
   }
   fuzz::Input input(data, size);

@@ -1,8 +1,8 @@
 // A batch's input, request by request, and the lines of an output that is gone on with.
 //
 // An input is the file's bytes.
-#include "apps/batch_input.h"
-#include "apps/batch_records.h"
+#include "apps/batch/input.h"
+#include "apps/batch/records.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace edgellm::fuzz {

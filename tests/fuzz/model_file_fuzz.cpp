@@ -8,11 +8,11 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/hash.h"
+#include "base/text.h"
 #include "engine/backend.h"
-#include "model/hash.h"
 #include "model/layout.h"
 #include "model/model_file.h"
-#include "model/text.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace edgellm::fuzz {

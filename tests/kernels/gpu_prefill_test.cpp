@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cuda/attention_prefill.h"
-#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/gemm.h"
 #include "tests/kernels/gpu_data.h"
 #include "tests/kernels/op_data.h"
 

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "model/hf_config.h"
+#include "model/import/hf_config.h"
 #include "tests/model/test_model.h"
 
 using namespace edgellm;

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "model/float_bits.h"
-#include "model/hf_config.h"
-#include "model/safetensors.h"
+#include "model/import/hf_config.h"
+#include "model/import/safetensors.h"
 #include "tests/model/test_model.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/safetensors_file.h"

@@ -1,7 +1,7 @@
 // Hugging Face folders whose files are damaged everywhere, one place at a time.
 #include <catch2/catch.hpp>
 
-#include "model/safetensors.h"
+#include "model/import/safetensors.h"
 #include "tests/model/test_model.h"
 
 using namespace edgellm;

@@ -1,0 +1,88 @@
+#include "apps/batch/backend.h"
+
+#include <algorithm>
+
+#include "apps/common/text_format.h"
+#include "apps/session/machine.h"
+#include "base/error.h"
+#include "engine/block_pool.h"
+#include "kernels/cuda/gpu_list.h"
+
+namespace edgellm {
+namespace {
+
+// A CPU's time per token stops falling about there; a GPU's far beyond, where its KV cache ends.
+constexpr int kCpuSequences = 16;
+constexpr int kGpuSequences = 256;
+
+// Fills a large GPU with rows of prompts, and keeps the sequences that decode waiting for 10 ms
+// (SmolLM-135M's shape on an H200) or 54 (BitNet-2B's).
+constexpr int kGpuRows = 4096;
+
+// CUDA takes memory of its own for graphs and kernels while it runs.
+constexpr uint64_t kGpuReserve = uint64_t{256} << 20;
+
+// Half of what is free: the rest is for whoever else is on the machine, and the file's pages.
+uint64_t cpu_cache_bytes() {
+  const auto free_bytes = bench::available_memory_bytes();
+  constexpr uint64_t kUnknown = uint64_t{1} << 30;
+  return free_bytes ? *free_bytes / 2 : kUnknown;
+}
+
+int64_t affordable_blocks(const ModelFile& model, const BatchFlags& flags, const Device& device,
+                          const EngineOptions& options, uint64_t block_bytes) {
+  if (flags.kv_memory > 0) {
+    const uint64_t blocks = flags.kv_memory / block_bytes;
+    if (blocks == 0) {
+      throw Error(ExitCode::kUsage, "--kv-memory " + std::to_string(flags.kv_memory) +
+                                        " is too little: a block of the KV cache takes " +
+                                        std::to_string(block_bytes) + " bytes");
+    }
+    return static_cast<int64_t>(std::min<uint64_t>(blocks, INT32_MAX));
+  }
+  if (device.gpu) {
+    const uint64_t free_bytes = gpu_free_bytes(*device.gpu);
+    return cuda_kv_blocks(model, options, free_bytes - std::min(free_bytes, kGpuReserve));
+  }
+  return static_cast<int64_t>(std::min<uint64_t>(cpu_cache_bytes() / block_bytes, INT32_MAX));
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_batch_backend(const ModelFile& model, const BatchFlags& flags,
+                                            Device device) {
+  EngineOptions options = engine_options(flags.engine, model.config());
+  const uint64_t block_bytes = kv_block_bytes(model.config(), options.kv_type);
+  const auto choose = [&] {
+    // Rows of a pass are of many sequences: the context does not bound them.
+    options.max_rows = flags.engine.prefill_chunk > 0 ? flags.engine.prefill_chunk
+                       : device.gpu                   ? kGpuRows
+                                                      : EngineOptions().max_rows;
+    options.sequences = flags.sequences > 0 ? flags.sequences
+                        : device.gpu        ? kGpuSequences
+                                            : kCpuSequences;
+    // A pass has a row for each of them.
+    options.max_rows = std::max(options.max_rows, options.sequences);
+    const int64_t useful = int64_t{options.sequences} * BlockPool::blocks_for(options.context);
+    const int64_t blocks =
+        std::min(useful, affordable_blocks(model, flags, device, options, block_bytes));
+    options.kv_blocks = static_cast<int>(std::clamp<int64_t>(blocks, 1, INT32_MAX));
+  };
+  if (device.gpu) options.gpu = *device.gpu;
+  choose();
+  if (device.gpu && flags.engine.device == "auto") {
+    const std::string problem = cuda_memory_problem(model, options, gpu_free_bytes(*device.gpu));
+    if (!problem.empty()) {
+      print_note("running on the CPU: " + problem);
+      device = {};
+      choose();
+    }
+  }
+  print_note("KV cache: " + human_bytes(static_cast<uint64_t>(options.kv_blocks) * block_bytes) +
+             " (" + flags.engine.kv_type + ") for " +
+             std::to_string(int64_t{options.kv_blocks} * kKvBlockPositions) + " positions, " +
+             std::to_string(options.sequences) + " sequences at a time");
+  return make_backend(model, flags.engine, device, options);
+}
+
+}  // namespace edgellm

@@ -1,0 +1,39 @@
+// What the command line of `edgellm batch` says.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/batch/manifest.h"
+#include "apps/session/answer_flags.h"
+#include "apps/session/chat_prompt.h"
+#include "apps/session/model_flags.h"
+#include "apps/session/sampling_flags.h"
+
+namespace edgellm {
+
+struct BatchFlags {
+  std::string model;
+  std::string input;
+  std::string output;
+  bool is_text = false;
+  bool ordered = false;
+  bool strict = false;
+  bool restart = false;
+  bool keep_answers = false;
+  std::optional<Shard> shard;
+  std::string summary;
+  std::vector<std::string> merge;
+  uint64_t kv_memory = 0;  // bytes; 0: what there is
+  int sequences = 0;       // 0: the device's default
+  bool chat = false;
+  ChatFlags chat_flags;
+  AnswerFlags answer;
+  bool ignore_eos = false;
+  EngineFlags engine;
+  SamplingFlags sampling;
+};
+
+}  // namespace edgellm

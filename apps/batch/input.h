@@ -1,0 +1,71 @@
+// The input of a batch: lines that are not blank, with their numbers and ids. Read as a stream, in
+// memory that does not grow with it but for the ids.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "apps/batch/ids.h"
+#include "apps/batch/manifest.h"
+#include "apps/batch/request.h"
+#include "apps/common/line_reader.h"
+#include "base/file_io.h"
+
+namespace edgellm {
+
+class BatchInput {
+ public:
+  // "-" is standard input. Throws Error (kUsage).
+  BatchInput(const std::string& path, bool is_text);
+
+  const std::string& name() const { return name_; }
+
+  // A file can be looked at as a whole before the work begins, a stream cannot.
+  bool is_file() const { return is_file_; }
+
+  // Copies what is left of a stream to a file without a name, and reads that.
+  void spool();
+
+  // Of a file: what the manifest says about it. From now on it ends where it ends now.
+  BatchManifest::Input scan();
+
+  // A file that is `before` with lines added, or the same.
+  bool continues(const BatchManifest::Input& before) const;
+
+  // Begins anew. Of a file.
+  void rewind();
+
+  // What was read up to now. Of a file at its end: throws Error (kRuntime) where it is not what
+  // scan() found.
+  BatchManifest::Input read_so_far() const;
+  void require_unchanged() const;
+
+  struct Request {
+    int64_t line = 0;  // from 1; blank lines count
+    std::string id;
+    Digest digest;
+    std::string text;
+    std::optional<BatchLine> json;  // empty with --text, or with a problem
+    std::string problem;            // why this cannot be a request: one line; empty where it can
+    bool is_duplicate = false;      // the problem is that another request has its id
+    std::string where() const { return "line " + std::to_string(line); }
+  };
+  LineReader::Status next(Request& request, bool may_wait);
+
+ private:
+  void describe(Request& request, bool is_cut);
+
+  std::string name_;
+  bool is_text_;
+  bool is_file_ = false;
+  model_io::FileDescriptor owned_;
+  int fd_ = -1;
+  std::optional<LineReader> reader_;
+  std::optional<BatchManifest::Input> scanned_;
+  int64_t line_ = 0;
+  int64_t n_requests_ = 0;
+  BatchIds ids_;
+};
+
+}  // namespace edgellm

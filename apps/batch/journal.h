@@ -1,0 +1,79 @@
+// The output of a batch while it is made: a file to which one line is appended for every request
+// that is done, in whatever order, and which belongs to one process at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/batch/records.h"
+#include "base/file_io.h"
+
+namespace edgellm {
+
+// Where a record stands.
+struct RecordPlace {
+  int64_t line = 0;  // of the input
+  int fd = -1;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;  // with its newline
+};
+
+class BatchJournal {
+ public:
+  // Opens the file or makes it. Throws Error (kRuntime): it cannot be written, it is no regular
+  // file, or another process is at work on it.
+  explicit BatchJournal(const std::string& path);
+  ~BatchJournal();
+  BatchJournal(const BatchJournal&) = delete;
+  BatchJournal& operator=(const BatchJournal&) = delete;
+
+  int fd() const { return fd_.get(); }
+  bool is_empty() const;
+  // The file was made by this object, and goes with it as long as it is empty and keep() was not
+  // called.
+  void keep() { is_ours_to_remove_ = false; }
+
+  void clear();
+
+  // What becomes of a record: stays, goes, or stays with another line number (above 0).
+  static constexpr int64_t kKeep = 0;
+  static constexpr int64_t kDrop = -1;
+  using Judge = std::function<int64_t(const RecordInfo&)>;
+  struct Cleaned {
+    int64_t kept = 0;
+    int64_t dropped = 0;  // by the judge
+    int64_t damaged = 0;  // lines that are no records; a torn last one
+  };
+  // Asks about every record, in their order, and drops what is not to stay. The file is replaced
+  // as a whole or not at all.
+  Cleaned clean(const Judge& judge);
+
+  // Puts the records in the order of the input's lines, all or nothing.
+  void sort();
+
+ private:
+  using Emit = std::function<void(std::string_view bytes)>;
+  void replace(const std::function<void(const Emit&)>& write_all);
+
+  std::string path_;  // without symbolic links: what is replaced is the file they lead to
+  model_io::FileDescriptor fd_;
+  bool is_ours_to_remove_ = false;
+};
+
+// Every line of a file that holds records. `info` is empty for one that is damaged or torn.
+void for_each_record(
+    int fd, const std::string& path,
+    const std::function<void(const std::optional<RecordInfo>& info, const std::string& text,
+                             const RecordPlace& place)>& visit);
+
+// Hands out the records in the order of their lines. Sorts `places`.
+void emit_in_order(std::vector<RecordPlace>& places, const std::string& name,
+                   const std::function<void(std::string_view bytes)>& emit);
+
+// The file is these bytes, all of them or none, also after a power cut. One process at a time.
+void replace_file(const std::string& path, std::string_view bytes);
+
+}  // namespace edgellm

@@ -1,0 +1,12 @@
+// edgellm batch --merge: the outputs of shards become one.
+#pragma once
+
+#include "apps/batch/flags.h"
+
+namespace edgellm {
+
+// Returns the exit code. Throws Error: kUsage for outputs that are not shards of one run,
+// kVerification where answers are missing or there twice.
+int merge_batches(const BatchFlags& flags);
+
+}  // namespace edgellm

@@ -1,0 +1,66 @@
+// How a batch comes along: a line on a terminal, a note now and then elsewhere, the summary at the
+// end.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/common/terminal.h"
+#include "apps/common/timings.h"
+#include "engine/scheduler.h"
+
+namespace edgellm {
+
+class BatchReport {
+ public:
+  // `n_total`: requests that are to be answered, 0 where that is not known; `sequences`: at a time.
+  void begin(int64_t n_total, int sequences);
+
+  void answered_before() { ++answered_before_; }
+  void answered(const SequenceResult& result);
+  void failed(const std::string& code);
+  void ended(const SchedulerCounters& counters);
+
+  // Cheap enough for every step. `n_safe`: records that are written for good.
+  void step(const Scheduler& scheduler, int64_t n_safe);
+
+  int64_t n_answered_before() const { return answered_before_; }
+  int64_t n_answered() const { return answered_; }
+  int64_t n_failed() const { return failed_; }
+
+  // Lines for stderr, the object of --summary.
+  void print(const std::string& output_name) const;
+  nlohmann::ordered_json json() const;
+
+ private:
+  std::string state(const Scheduler& scheduler, int64_t n_safe) const;
+
+  int64_t total_ = 0;
+  int sequences_ = 0;
+  int64_t began_at_ = now_ns();
+  int64_t ended_at_ = 0;
+  int64_t next_look_ = 0;
+  int64_t next_note_ = 0;
+  std::optional<ProgressLine> line_;  // while the requests are answered
+
+  int64_t answered_before_ = 0;
+  int64_t answered_ = 0;
+  int64_t failed_ = 0;
+  std::map<std::string, int64_t> failures_;  // by code
+  std::vector<int64_t> ttft_ns_, latency_ns_, queued_ns_;
+  SchedulerCounters counters_;
+
+  // Sums over passes, for means.
+  int64_t passes_ = 0;
+  double active_sum_ = 0;
+  double kv_used_sum_ = 0;
+  size_t most_active_ = 0;
+  int most_kv_used_ = 0;
+  int kv_blocks_ = 0;
+};
+
+}  // namespace edgellm

@@ -1,0 +1,312 @@
+#include "apps/batch/request.h"
+
+#include <algorithm>
+#include <map>
+
+#include "apps/common/near_matches.h"
+#include "apps/session/answer_flags.h"
+#include "apps/session/chat_prompt.h"
+#include "apps/session/prompt.h"
+#include "base/error.h"
+#include "base/text.h"
+
+namespace edgellm {
+namespace {
+
+using model_io::Fields;
+using model_io::Json;
+
+// Fields of OpenAI's API, and of vLLM's, that would change the answer, with the values that do not.
+const std::map<std::string, std::vector<Json>>& neutral_values() {
+  static const std::map<std::string, std::vector<Json>> values = {
+      {"n", {1}},
+      {"best_of", {1}},
+      {"stream", {false}},
+      {"echo", {false}},
+      {"suffix", {""}},
+      {"logprobs", {false}},
+      {"top_logprobs", {0}},
+      {"logit_bias", {Json::object()}},
+      {"frequency_penalty", {0}},
+      {"presence_penalty", {0}},
+      {"length_penalty", {1}},
+      {"use_beam_search", {false}},
+      {"response_format", {Json{{"type", "text"}}}},
+      {"modalities", {Json::array({"text"})}},
+      {"tools", {Json::array()}},
+      {"tool_choice", {"none", "auto"}},
+      {"functions", {Json::array()}},
+      {"function_call", {"none", "auto"}},
+  };
+  return values;
+}
+
+const std::vector<std::string>& used_fields() {
+  static const std::vector<std::string> names = {
+      "max_tokens", "max_completion_tokens", "temperature",        "top_p", "top_k",
+      "min_p",      "repeat_penalty",        "repetition_penalty", "seed",  "stop",
+      "ignore_eos", "return_token_ids"};
+  return names;
+}
+
+// They say who asks, or how an answer travels, never which.
+bool is_ignored(const std::string& name) {
+  static const std::vector<std::string> names = {"model",
+                                                 "user",
+                                                 "metadata",
+                                                 "store",
+                                                 "service_tier",
+                                                 "prediction",
+                                                 "parallel_tool_calls",
+                                                 "stream_options",
+                                                 "prompt_cache_key",
+                                                 "safety_identifier"};
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Every field that is there must be one of `own`, or known as above.
+void check_names(const Fields& fields, const std::vector<std::string>& own, bool with_body) {
+  for (const auto& [name, value] : fields.json().items()) {
+    if (value.is_null() || std::find(own.begin(), own.end(), name) != own.end()) continue;
+    if (with_body) {
+      const auto& used = used_fields();
+      if (is_ignored(name) || std::find(used.begin(), used.end(), name) != used.end()) continue;
+      if (const auto neutral = neutral_values().find(name); neutral != neutral_values().end()) {
+        const std::vector<Json>& values = neutral->second;
+        if (std::find(values.begin(), values.end(), value) != values.end()) continue;
+        fields.fail(fields.name(name) + " is " + model_io::value_text(value) +
+                    ", which is not supported; leave it out");
+      }
+    }
+    std::vector<std::string> known = own;
+    if (with_body) known.insert(known.end(), used_fields().begin(), used_fields().end());
+    fields.fail(fields.name(model_io::printable(name)) + " is unknown" + did_you_mean(name, known));
+  }
+}
+
+std::optional<std::string> read_id(const Fields& fields) {
+  const bool both = fields.has("id") && fields.has("custom_id");
+  if (both) fields.fail("has both id and custom_id; one of them names the request");
+  const Json* id = fields.find(fields.has("id") ? "id" : "custom_id");
+  if (id == nullptr) return std::nullopt;
+  if (id->is_number_integer()) return id->dump();
+  if (id->is_string() && !id->get_ref<const std::string&>().empty()) return id->get<std::string>();
+  fields.fail(std::string(fields.has("id") ? "id" : "custom_id") + " is " +
+              model_io::value_text(*id) + ", expected a text that is not empty");
+}
+
+// A text, or a list of parts that are texts, as vLLM joins them.
+std::string message_content(const Fields& message) {
+  const Json& content = message.get("content");
+  if (content.is_string()) return content.get<std::string>();
+  const std::string name = message.name("content");
+  if (!content.is_array()) message.fail(name + " is neither a text nor a list of parts");
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) {
+    const Fields part(content[i], message.path(), name + "[" + std::to_string(i) + "]");
+    if (const std::string type = part.text("type"); type != "text") {
+      part.fail(part.name("type") + " is " + model_io::value_text(type) +
+                ", but only text is read");
+    }
+    check_names(part, {"type", "text"}, /*with_body=*/false);
+    if (i > 0) text += '\n';
+    text += part.text("text");
+  }
+  return text;
+}
+
+std::vector<ChatMessage> read_messages(const Fields& body, const BatchDefaults& defaults) {
+  std::vector<ChatMessage> messages;
+  for (const Json& item : body.array("messages")) {
+    const Fields message(item, body.path(),
+                         body.name("messages") + "[" + std::to_string(messages.size()) + "]");
+    std::string role = message.text("role");
+    if (role == "developer") role = "system";  // the newer name for it
+    if (role != "system" && role != "user" && role != "assistant") {
+      message.fail(message.name("role") + " is " + model_io::value_text(role) +
+                   ", expected system, developer, user or assistant");
+    }
+    check_names(message, {"role", "content"}, /*with_body=*/false);
+    messages.push_back({role, message_content(message)});
+  }
+  if (messages.empty()) body.fail(body.name("messages") + " is empty");
+  if (defaults.system && messages.front().role != "system") {
+    messages.insert(messages.begin(), {"system", *defaults.system});
+  }
+  return messages;
+}
+
+void read_prompt(const Fields& body, BatchRequest& request) {
+  const Json& prompt = body.get("prompt");
+  const std::string name = body.name("prompt");
+  if (prompt.is_string()) {
+    request.prompt = prompt.get<std::string>();
+    if (request.prompt.empty()) body.fail(name + " is empty; give some text to continue");
+    return;
+  }
+  if (!prompt.is_array()) body.fail(name + " is neither a text nor a list of token ids");
+  if (prompt.empty()) body.fail(name + " is empty; give at least one token id");
+  for (const Json& item : prompt) {
+    int64_t id = 0;
+    if (!model_io::integer_in(item, 0, INT32_MAX, id)) {
+      body.fail(name + " holds " + model_io::value_text(item) +
+                ", which is no token id; several prompts are several requests");
+    }
+    request.prompt_ids.push_back(static_cast<int32_t>(id));
+  }
+}
+
+int read_max_tokens(const Fields& body, int otherwise) {
+  const auto of = [&](const char* key) { return body.integer(key, INT32_MIN, INT32_MAX); };
+  const bool old_name = body.has("max_tokens");
+  const bool new_name = body.has("max_completion_tokens");
+  if (!old_name && !new_name) return otherwise;
+  const char* key = new_name ? "max_completion_tokens" : "max_tokens";
+  const int64_t value = of(key);
+  if (old_name && new_name && of("max_tokens") != value) {
+    body.fail("max_tokens and max_completion_tokens differ; give one of them");
+  }
+  check_max_tokens(static_cast<int>(value),
+                   body.path() + ": " + body.name(key) + " " + std::to_string(value));
+  return static_cast<int>(value);
+}
+
+std::vector<std::string> read_stop(const Fields& body, const std::vector<std::string>& otherwise) {
+  const Json* stop = body.find("stop");
+  if (stop == nullptr) return otherwise;
+  std::vector<std::string> texts;
+  for (const Json& item : stop->is_array() ? *stop : Json::array({*stop})) {
+    if (!item.is_string() || item.get_ref<const std::string&>().empty()) {
+      body.fail(body.name("stop") + " holds " + model_io::value_text(item) +
+                ", expected texts that are not empty");
+    }
+    texts.push_back(item.get<std::string>());
+  }
+  return texts;
+}
+
+SamplingOptions read_sampling(const Fields& body, const SamplingOptions& otherwise) {
+  SamplingOptions options = otherwise;
+  const auto number = [&](const char* key, double& option) {
+    if (body.has(key)) option = body.number(key);
+  };
+  number("temperature", options.temperature);
+  number("top_p", options.top_p);
+  number("min_p", options.min_p);
+  if (body.has("repeat_penalty") && body.has("repetition_penalty")) {
+    body.fail("repeat_penalty and repetition_penalty are two names of one option; give one");
+  }
+  number("repeat_penalty", options.repeat_penalty);
+  number("repetition_penalty", options.repeat_penalty);
+  if (body.has("top_k")) {
+    // -1 is vLLM's way to switch it off.
+    options.top_k = static_cast<int>(std::max<int64_t>(0, body.integer("top_k", -1, INT32_MAX)));
+  }
+  if (const Json* seed = body.find("seed")) {
+    if (!seed->is_number_unsigned()) {
+      body.fail(body.name("seed") + " is " + model_io::value_text(*seed) +
+                ", expected an integer from 0 to 18446744073709551615");
+    }
+    options.seed = seed->get<uint64_t>();
+  }
+  const std::string problem = sampling_problem(options);
+  if (!problem.empty()) body.fail(problem);
+  if (options.temperature > 0) return options;
+  // As on the command line: what would be without effect is not meant so.
+  const auto idle = [&](const char* key, bool is_off) {
+    if (!body.has(key) || is_off) return;
+    body.fail(body.name(key) +
+              " changes nothing in a greedy request; add temperature (0.7 for example), or --temp "
+              "or --sample for all requests");
+  };
+  idle("top_p", options.top_p == 1);
+  idle("top_k", options.top_k == 0);
+  idle("min_p", options.min_p == 0);
+  return options;
+}
+
+BatchRequest with_defaults(const BatchDefaults& defaults) {
+  BatchRequest request;
+  request.max_tokens = defaults.max_tokens;
+  request.stop = defaults.stop;
+  request.sampling = defaults.sampling;
+  request.ignore_eos = defaults.ignore_eos;
+  return request;
+}
+
+void make_chat(BatchRequest& request, const BatchDefaults& defaults, const std::string& message) {
+  request.is_chat = true;
+  request.messages = first_messages(defaults.system, message);
+}
+
+// `own`: names beside those of a body.
+BatchRequest read_body(const Fields& body, bool is_chat, std::vector<std::string> own,
+                       const BatchDefaults& defaults) {
+  own.emplace_back(is_chat ? "messages" : "prompt");
+  check_names(body, own, /*with_body=*/true);
+  BatchRequest request = with_defaults(defaults);
+  request.is_chat = is_chat;
+  if (is_chat) {
+    request.messages = read_messages(body, defaults);
+  } else {
+    read_prompt(body, request);
+  }
+  request.max_tokens = read_max_tokens(body, defaults.max_tokens);
+  request.stop = read_stop(body, defaults.stop);
+  request.sampling = read_sampling(body, defaults.sampling);
+  if (body.has("ignore_eos")) request.ignore_eos = body.boolean("ignore_eos");
+  if (body.has("return_token_ids")) request.return_token_ids = body.boolean("return_token_ids");
+  return request;
+}
+
+BatchRequest read_openai_form(const Fields& fields, const BatchDefaults& defaults) {
+  check_names(fields, {"custom_id", "id", "method", "url", "body"}, /*with_body=*/false);
+  if (fields.has("method") && fields.text("method") != "POST") {
+    fields.fail("method is " + model_io::value_text(fields.get("method")) + ", expected \"POST\"");
+  }
+  const std::string url = fields.text("url");
+  const bool is_chat = url == "/v1/chat/completions";
+  if (!is_chat && url != "/v1/completions") {
+    fields.fail("url is " + model_io::value_text(url) +
+                ", expected \"/v1/chat/completions\" or \"/v1/completions\"");
+  }
+  return read_body(fields.object("body"), is_chat, {}, defaults);
+}
+
+}  // namespace
+
+BatchLine parse_batch_line(std::string_view text, const std::string& where) {
+  BatchLine line;
+  line.json = model_io::parse_json_object(text, where, "");
+  line.id = read_id(Fields(line.json, where, ""));
+  return line;
+}
+
+BatchRequest read_batch_request(const BatchLine& line, const BatchDefaults& defaults,
+                                const std::string& where) {
+  const Fields fields(line.json, where, "");
+  if (fields.has("body") || fields.has("url")) return read_openai_form(fields, defaults);
+  if (fields.has("messages") == fields.has("prompt")) {
+    fields.fail(
+        "expected one of prompt and messages, or url and body as in OpenAI's batches (see edgellm "
+        "batch --help)");
+  }
+  const bool is_chat = fields.has("messages");
+  BatchRequest request = read_body(fields, is_chat, {"id", "custom_id"}, defaults);
+  if (defaults.chat && !is_chat) {
+    if (request.prompt.empty()) fields.fail("prompt holds token ids, and --chat takes text");
+    make_chat(request, defaults, request.prompt);
+  }
+  return request;
+}
+
+BatchRequest text_request(const std::string& text, const BatchDefaults& defaults,
+                          const std::string& where) {
+  require_utf8({text, where});
+  BatchRequest request = with_defaults(defaults);
+  request.prompt = text;
+  if (defaults.chat) make_chat(request, defaults, text);
+  return request;
+}
+
+}  // namespace edgellm

@@ -1,0 +1,436 @@
+#include "apps/batch/run.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "apps/batch/backend.h"
+#include "apps/batch/input.h"
+#include "apps/batch/journal.h"
+#include "apps/batch/prompts.h"
+#include "apps/batch/record_writer.h"
+#include "apps/batch/records.h"
+#include "apps/batch/report.h"
+#include "apps/common/files.h"
+#include "apps/common/signals.h"
+#include "apps/common/terminal.h"
+#include "apps/common/version.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "tokenizer/text_stream.h"
+
+namespace edgellm {
+namespace {
+
+// Records of a stream in the order of their requests: those that are early wait.
+class InOrder {
+ public:
+  // Requests that may be ahead of one that takes long: bounds what waits in memory.
+  static constexpr size_t kWindow = 4096;
+
+  void expect(int64_t line) { waiting_.push_back({line, {}}); }
+  bool is_full() const { return waiting_.size() >= kWindow; }
+
+  void add(int64_t line, std::string record, RecordWriter& writer) {
+    const auto place =
+        std::lower_bound(waiting_.begin(), waiting_.end(), line,
+                         [](const Waiting& entry, int64_t wanted) { return entry.line < wanted; });
+    require(place != waiting_.end() && place->line == line, "a record nobody waits for");
+    place->record = std::move(record);
+    for (; !waiting_.empty() && !waiting_.front().record.empty(); waiting_.pop_front()) {
+      writer.append(waiting_.front().record);
+    }
+  }
+
+ private:
+  struct Waiting {
+    int64_t line;
+    std::string record;
+  };
+  std::deque<Waiting> waiting_;  // in the order of the lines
+};
+
+class BatchRun {
+ public:
+  BatchRun(const BatchFlags& flags, const ModelFile& model, const Tokenizer* tokenizer)
+      : flags_(flags),
+        model_(model),
+        tokenizer_(tokenizer),
+        prompts_(model, tokenizer, flags.chat_flags.parse_special),
+        defaults_(batch_defaults(flags, model)),
+        shard_(flags.shard.value_or(Shard{})),
+        input_(flags.input, flags.is_text) {
+    if (flags.chat || flags.chat_flags.system) prompts_.chat();
+    manifest_.version = build_info().version;
+    manifest_.model_path = model.path();
+    manifest_.model_id = model.id();
+    manifest_.input_path = flags.input;
+    manifest_.shard = shard_;
+    manifest_.flags =
+        batch_answer_flags(flags, defaults_, engine_options(flags.engine, model.config()).context);
+  }
+
+  int run(const Device& device) {
+    open_output();
+    if (!is_complete_) answer_all(device);
+    return finish();
+  }
+
+ private:
+  struct Live;
+
+  bool is_stream() const { return journal_ == std::nullopt; }
+
+  // ---- What an earlier run left ---------------------------------------------------------------
+
+  void open_output() {
+    if (flags_.output == "-" || is_device_or_pipe(flags_.output)) {
+      if (flags_.output == "-") {
+        stream_fd_ = STDOUT_FILENO;
+      } else {
+        stream_ = model_io::FileDescriptor(open(flags_.output.c_str(), O_WRONLY | O_CLOEXEC));
+        stream_fd_ = stream_.get();
+        if (stream_fd_ < 0) fail_to_write(flags_.output, errno);
+      }
+      if (input_.is_file()) manifest_.input = input_.scan();
+      return;
+    }
+    journal_.emplace(flags_.output);
+    if (journal_->is_empty()) {
+      if (input_.is_file()) manifest_.input = input_.scan();
+      return;
+    }
+    if (!read_manifest_or_refuse()) {
+      throw Error(ExitCode::kUsage, flags_.output + " is there and no output of edgellm batch (" +
+                                        manifest_path(flags_.output) +
+                                        " is missing); name another file, or remove it");
+    }
+    if (flags_.restart) {
+      if (input_.is_file()) manifest_.input = input_.scan();
+      journal_->clear();
+      return;
+    }
+    go_on_from(*before_);
+  }
+
+  bool read_manifest_or_refuse() {
+    if (flags_.restart) return model_io::path_exists(manifest_path(flags_.output));
+    before_ = read_manifest(flags_.output);
+    return before_.has_value();
+  }
+
+  void go_on_from(const BatchManifest& before) {
+    if (!input_.is_file()) {
+      print_note("reading standard input to its end, to see what of it is answered already");
+      input_.spool();
+    }
+    manifest_.input = input_.scan();
+    const bool same_input = before.input && input_.continues(*before.input);
+    std::vector<std::string> differences = manifest_differences(before, manifest_);
+    if (before.input && !same_input) {
+      differences.push_back("the input was " + before.input_path + " of " +
+                            std::to_string(before.input->bytes) + " bytes, now " + input_.name() +
+                            " does not begin with the same");
+    }
+    std::optional<std::unordered_map<Digest, int64_t, DigestHash>> wanted;
+    if (!same_input) wanted = requests_of_input();
+    if (!before.input && has_foreign_answers(*wanted)) {
+      differences.emplace_back("there are answers to requests that this input lacks");
+    }
+    if (!differences.empty() && !flags_.keep_answers) {
+      throw Error(ExitCode::kUsage,
+                  flags_.output + " is of another run: " + model_io::join(differences, "; ") +
+                      ". Use --restart to begin anew, or --keep-answers to go on and keep what is "
+                      "there, or name another output");
+    }
+    if (before.version != manifest_.version) {
+      print_note("the answers that are there are of edgellm " + before.version + ", this is " +
+                 manifest_.version);
+    }
+    if (before.is_complete && before.failed == 0 && differences.empty() && same_input &&
+        before.input == manifest_.input) {
+      is_complete_ = true;
+      manifest_ = before;
+      for (int64_t i = 0; i < before.succeeded; ++i) report_.answered_before();
+      return;
+    }
+    clean(wanted);
+  }
+
+  std::unordered_map<Digest, int64_t, DigestHash> requests_of_input() {
+    std::unordered_map<Digest, int64_t, DigestHash> lines;
+    BatchInput::Request request;
+    while (input_.next(request, /*may_wait=*/true) == LineReader::Status::kLine) {
+      throw_if_interrupted();
+      lines.emplace(request.digest, request.line);
+    }
+    input_.rewind();
+    return lines;
+  }
+
+  bool has_foreign_answers(const std::unordered_map<Digest, int64_t, DigestHash>& wanted) {
+    bool found = false;
+    for_each_record(journal_->fd(), flags_.output,
+                    [&](const std::optional<RecordInfo>& info, const auto&, const auto&) {
+                      found =
+                          found || (info && info->succeeded && !wanted.contains(info->head.digest));
+                    });
+    return found;
+  }
+
+  // What failed is tried again: its record goes, as does whatever this input does not ask for.
+  void clean(const std::optional<std::unordered_map<Digest, int64_t, DigestHash>>& wanted) {
+    const auto judge = [&](const RecordInfo& info) {
+      if (!info.succeeded || !is_of_shard(info.head.custom_id)) return BatchJournal::kDrop;
+      int64_t line = info.head.line;
+      if (wanted) {
+        const auto place = wanted->find(info.head.digest);
+        if (place == wanted->end()) return BatchJournal::kDrop;
+        line = place->second;
+      }
+      if (!done_.insert(info.head.digest).second) return BatchJournal::kDrop;
+      return line == info.head.line ? BatchJournal::kKeep : line;
+    };
+    const BatchJournal::Cleaned cleaned = journal_->clean(judge);
+    if (cleaned.damaged > 0) {
+      print_note(flags_.output + ": dropped " + std::to_string(cleaned.damaged) +
+                 (cleaned.damaged == 1 ? " line that was" : " lines that were") +
+                 " not whole; the requests are answered again");
+    }
+  }
+
+  bool is_of_shard(const std::string& id) const {
+    return shard_.count == 1 || shard_of(id, shard_.count) == shard_.index;
+  }
+
+  // ---- Answering ------------------------------------------------------------------------------
+
+  void answer_all(const Device& device) {
+    check_contents(model_, flags_.engine);
+    backend_ = make_batch_backend(model_, flags_, device);
+    if (journal_) {
+      write_manifest(flags_.output, manifest_);
+      journal_->keep();
+    }
+    writer_.emplace(is_stream() ? stream_fd_ : journal_->fd(), /*sync=*/!is_stream(),
+                    flags_.output == "-" ? "standard output" : flags_.output);
+    Scheduler scheduler(*backend_, {});
+    // Of a shard about as many as of the others; the lines tell when they are read.
+    const int64_t n_total = manifest_.input ? manifest_.input->requests / shard_.count : 0;
+    report_.begin(n_total, backend_->sequences());
+    while (!must_stop()) {
+      const bool input_ended = admit(scheduler);
+      if (must_stop()) break;
+      const bool is_busy = scheduler.step();
+      report_.step(scheduler, writer_->n_safe());
+      if (input_ended && !is_busy) {
+        has_ended_ = true;
+        break;
+      }
+    }
+    writer_->flush();
+    report_.ended(scheduler.counters());
+  }
+
+  bool must_stop() const {
+    return received_signal() != 0 || writer_->reader_gone() ||
+           (flags_.strict && report_.n_failed() > 0);
+  }
+
+  // Submits requests until as many wait as can be at work, so that none of them waits for a line.
+  // True at the input's end.
+  bool admit(Scheduler& scheduler) {
+    BatchInput::Request request;
+    const auto most = static_cast<size_t>(backend_->sequences());
+    while (!must_stop() && scheduler.waiting() < most &&
+           !(is_held_in_order() && in_order_.is_full())) {
+      const bool is_idle = scheduler.waiting() + scheduler.active() == 0;
+      const LineReader::Status status = input_.next(request, /*may_wait=*/is_idle);
+      if (status == LineReader::Status::kNotYet) return false;
+      if (status == LineReader::Status::kEnd) {
+        input_.require_unchanged();
+        return true;
+      }
+      take(request, scheduler);
+    }
+    return false;
+  }
+
+  void take(const BatchInput::Request& request, Scheduler& scheduler) {
+    if (!is_of_shard(request.id)) return;
+    if (done_.contains(request.digest)) {
+      report_.answered_before();
+      return;
+    }
+    const RecordHead head{request.digest, request.id, request.line};
+    if (is_held_in_order()) in_order_.expect(head.line);
+    if (!request.problem.empty()) {
+      return fail(head, {.code = request.is_duplicate ? "duplicate_id" : "invalid_request",
+                         .message = request.problem});
+    }
+    try {
+      submit(head, request, scheduler);
+    } catch (const Error& error) {
+      fail(head, batch_error(error.code(), about(head, error.what())));
+    }
+  }
+
+  // Whatever went wrong, the message says in which line.
+  static std::string about(const RecordHead& head, const std::string& message) {
+    const std::string where = "line " + std::to_string(head.line);
+    return message.starts_with(where) ? message : where + ": " + message;
+  }
+
+  void submit(const RecordHead& head, const BatchInput::Request& line, Scheduler& scheduler);
+
+  void fail(const RecordHead& head, const BatchError& error) {
+    if (flags_.strict && report_.n_failed() == 0) {
+      strict_end_ = error.message + " (--strict: the first failure ends the run)";
+    }
+    report_.failed(error.code);
+    write(head, error_record(head, error));
+  }
+
+  void write(const RecordHead& head, std::string record) {
+    if (is_held_in_order()) {
+      in_order_.add(head.line, std::move(record), *writer_);
+    } else {
+      writer_->append(record);
+    }
+  }
+
+  // A file is put in order when it is complete: until then nothing that is done waits in memory.
+  bool is_held_in_order() const { return flags_.ordered && is_stream(); }
+
+  // ---- The end --------------------------------------------------------------------------------
+
+  int finish() {
+    if (journal_ && has_ended_) {
+      manifest_.input = input_.read_so_far();
+      manifest_.is_complete = true;
+      manifest_.succeeded = report_.n_answered_before() + report_.n_answered();
+      manifest_.failed = report_.n_failed();
+    }
+    if (journal_ && (has_ended_ || is_complete_)) {
+      writer_.reset();
+      if (flags_.ordered) journal_->sort();
+      if (has_ended_) write_manifest(flags_.output, manifest_);
+    }
+    const bool reader_is_gone = writer_ && writer_->reader_gone();
+    if (!strict_end_.empty()) print_note(strict_end_);
+    if (!reader_is_gone) report_.print(is_stream() ? "" : flags_.output);
+    const int signal = has_ended_ ? 0 : received_signal();
+    if (signal != 0 && journal_) print_note("interrupted; type the same command again to go on");
+    if (!flags_.summary.empty()) write_summary(signal != 0);
+    if (signal != 0) return 128 + signal;
+    return static_cast<int>(report_.n_failed() > 0 ? ExitCode::kBatchFailed : ExitCode::kSuccess);
+  }
+
+  void write_summary(bool interrupted) const {
+    nlohmann::ordered_json json = {
+        {"schema", "edgellm.batch_summary/1"},
+        {"version", build_info().version},
+        {"model", {{"path", model_.path()}, {"id", model_io::hex64(model_.id())}}},
+        {"input", flags_.input},
+        {"output", flags_.output},
+        {"shard", to_string(shard_)},
+        {"complete", has_ended_ || is_complete_},
+        {"interrupted", interrupted}};
+    if (backend_) json["device"] = backend_->device_name();
+    json.update(report_.json());
+    const std::string text =
+        json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    write_file(flags_.summary, text);
+  }
+
+  const BatchFlags& flags_;
+  const ModelFile& model_;
+  const Tokenizer* tokenizer_;
+  BatchPrompts prompts_;
+  const BatchDefaults defaults_;
+  const Shard shard_;
+  BatchInput input_;
+  BatchManifest manifest_;
+  std::optional<BatchManifest> before_;
+  std::optional<BatchJournal> journal_;  // of an output that is a file
+  model_io::FileDescriptor stream_;      // of one that is a device or a pipe
+  int stream_fd_ = -1;
+  std::unordered_set<Digest, DigestHash> done_;  // answered by an earlier run
+  bool is_complete_ = false;                     // by an earlier run
+  std::string strict_end_;                       // the failure that ended the run, if one did
+  bool has_ended_ = false;                       // every request of the input has its record
+  std::unique_ptr<Backend> backend_;
+  std::optional<RecordWriter> writer_;
+  InOrder in_order_;
+  BatchReport report_;
+};
+
+// A request that is being answered.
+struct BatchRun::Live {
+  RecordHead head;
+  BatchAnswer answer;
+  std::optional<TextStream> text;
+
+  // False when a stop string has come.
+  bool push(int32_t id, std::span<const int32_t> stop_ids) {
+    if (!text || std::binary_search(stop_ids.begin(), stop_ids.end(), id)) return true;
+    *answer.text += text->push(id);
+    return !text->stopped();
+  }
+};
+
+void BatchRun::submit(const RecordHead& head, const BatchInput::Request& line,
+                      Scheduler& scheduler) {
+  BatchRequest wanted = line.json ? read_batch_request(*line.json, defaults_, line.where())
+                                  : text_request(line.text, defaults_, line.where());
+  const auto live = std::make_shared<Live>();
+  live->head = head;
+  live->answer.is_chat = wanted.is_chat;
+  live->answer.with_token_ids = wanted.return_token_ids || tokenizer_ == nullptr;
+  live->answer.prompt_ids = prompts_.ids(wanted);
+  if (tokenizer_ != nullptr) {
+    live->answer.text.emplace();
+    live->text.emplace(*tokenizer_, std::move(wanted.stop));
+  }
+  const std::vector<int32_t>& stop_ids = model_.tokenizer().stop_ids;
+  SequenceRequest request;
+  request.prompt_ids = live->answer.prompt_ids;
+  request.max_tokens = wanted.max_tokens;
+  request.stop_ids = stop_ids;
+  request.ignore_stop_ids = wanted.ignore_eos;
+  request.sampling = wanted.sampling;
+  request.on_token = [live, &stop_ids](int32_t id) { return live->push(id, stop_ids); };
+  request.on_end = [this, live](SequenceResult&& result) {
+    if (result.failure) {
+      const BatchError error =
+          batch_error(result.failure->code, about(live->head, result.failure->message));
+      return fail(live->head, error);
+    }
+    if (live->text) *live->answer.text += live->text->finish();
+    live->answer.result = std::move(result);
+    report_.answered(live->answer.result);
+    write(live->head, answer_record(live->head, live->answer, model_));
+  };
+  scheduler.submit(std::move(request));
+}
+
+}  // namespace
+
+int run_batch(const BatchFlags& flags) {
+  check_answer_flags(flags.answer);
+  check_sampling_flags(flags.sampling);
+  const Device device = choose_device(flags.engine);
+  const ModelFile model = open_model(flags.model);
+  const auto tokenizer = load_tokenizer(model);
+  if (!flags.summary.empty() && !is_device_or_pipe(flags.summary)) require_writable(flags.summary);
+  return BatchRun(flags, model, tokenizer ? &*tokenizer : nullptr).run(device);
+}
+
+}  // namespace edgellm

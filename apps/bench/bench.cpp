@@ -1,0 +1,344 @@
+// edgellm bench: how fast a model runs on this machine, and against what.
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "apps/bench/flags.h"
+#include "apps/bench/model_test.h"
+#include "apps/bench/ops_command.h"
+#include "apps/bench/output.h"
+#include "apps/bench/report.h"
+#include "apps/bench/report_page.h"
+#include "apps/cli/list_option.h"
+#include "apps/cli/option_tree.h"
+#include "apps/commands.h"
+#include "apps/common/files.h"
+#include "apps/common/signals.h"
+#include "apps/common/terminal.h"
+#include "apps/common/timings.h"
+#include "apps/common/version.h"
+#include "apps/session/machine.h"
+#include "apps/session/model_flags.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "engine/block_pool.h"
+#include "model/convert.h"
+
+namespace edgellm {
+namespace {
+
+using bench::TestSpec;
+using Json = nlohmann::ordered_json;
+
+// Of a test: positions are 32-bit numbers everywhere, and a depth and a length are added.
+constexpr int kMostTokens = 1 << 24;
+
+constexpr int kDefaultPrompt = 512;
+constexpr int kDefaultGenerated = 128;
+constexpr int kDefaultRepeats = 5;
+constexpr int kDefaultDepths[] = {0, 1024, 4096, 8192, 16384};
+
+// ---- Which tests --------------------------------------------------------------------------------
+
+std::vector<TestSpec> tests_of(const BenchFlags& flags, const std::string& name, int max_context,
+                               bool is_shape) {
+  const auto fits = [&](int positions) { return positions <= max_context; };
+  std::vector<TestSpec> tests;
+  const std::vector<int> prompts =
+      flags.prompts.empty() ? std::vector{std::min(kDefaultPrompt, max_context)} : flags.prompts;
+  for (const int tokens : prompts) {
+    if (tokens > 0) tests.push_back({TestSpec::Kind::kPrefill, tokens, 0, 1});
+  }
+  const std::vector<int> generated = flags.generated.empty()
+                                         ? std::vector{std::min(kDefaultGenerated, max_context)}
+                                         : flags.generated;
+  std::vector<int> depths = flags.depths;
+  std::vector<std::string> left_out;
+  if (depths.empty()) {
+    const int longest = *std::max_element(generated.begin(), generated.end());
+    for (const int depth : kDefaultDepths) {
+      if (depth == 0 || fits(depth + longest)) {
+        depths.push_back(depth);
+      } else {
+        left_out.push_back(std::to_string(depth));
+      }
+    }
+  }
+  for (const int depth : depths) {
+    for (const int tokens : generated) {
+      for (const int batch : flags.batches) {
+        if (tokens > 0) tests.push_back({TestSpec::Kind::kDecode, tokens, depth, batch});
+      }
+    }
+  }
+  if (tests.empty()) {
+    throw Error(ExitCode::kUsage, "-p 0 and -n 0 leave no test; give one of them a number above 0");
+  }
+  if (is_shape) return tests;  // made with the context that they need
+  for (const TestSpec& test : tests) {
+    if (fits(test.positions())) continue;
+    throw Error(ExitCode::kUsage,
+                test.name() + " needs a context of " + std::to_string(test.positions()) + ", but " +
+                    name + " was made for " + std::to_string(max_context) +
+                    "; use smaller -p, -n or -d, or --shape NAME, which may be given a longer one");
+  }
+  if (!left_out.empty()) {
+    print_note(name + " was made for a context of " + std::to_string(max_context) +
+               ": depths left out are " + model_io::join(left_out, ", "));
+  }
+  return tests;
+}
+
+int positions_of(const std::vector<TestSpec>& tests) {
+  int most = 0;
+  for (const TestSpec& test : tests) most = std::max(most, test.positions());
+  return most;
+}
+
+// ---- Running them -------------------------------------------------------------------------------
+
+// One combination of the options that need an engine of their own.
+struct Setting {
+  EngineFlags engine;
+  Device device;
+};
+
+std::vector<Setting> settings_of(const BenchFlags& flags) {
+  std::vector<Setting> settings;
+  for (const std::string& device : flags.devices) {
+    EngineFlags engine;
+    engine.device = device;
+    const Device chosen = choose_device(engine);
+    for (const int threads : flags.threads) {
+      for (const std::string& kv_type : flags.kv_types) {
+        for (const int chunk : flags.prefill_chunks) {
+          engine.threads = threads;
+          engine.kv_type = kv_type;
+          engine.prefill_chunk = chunk;
+          engine.no_graph = flags.no_graph;
+          engine.full_head = flags.full_head;
+          engine.no_verify = flags.no_verify;
+          settings.push_back({engine, chosen});
+        }
+      }
+    }
+  }
+  return settings;
+}
+
+class Bench {
+ public:
+  explicit Bench(const BenchFlags& flags) : flags_(flags), settings_(settings_of(flags)) {
+    header_.json = {{"schema", "edgellm.bench/1"},
+                    {"build", build_json()},
+                    {"machine", bench::to_json(machine_)}};
+    header_.show_kv_type = flags.kv_types.size() > 1 || flags.kv_types.front() != "f16";
+    header_.show_prefill_chunk = flags.prefill_chunks != std::vector<int>{0};
+  }
+
+  int run() {
+    std::vector<Subject> subjects;
+    for (const std::string& name : flags_.models) {
+      subjects.push_back(open_subject(name));
+      const Subject& subject = subjects.back();
+      plans_.push_back(tests_of(flags_, subject.name, subject.model.config().max_context, false));
+    }
+    for (const std::string& shape : flags_.shapes) {
+      plans_.push_back(tests_of(flags_, shape, synth_config(shape).max_context, true));
+    }
+    for (const auto& plan : plans_) {
+      total_runs_ += plan.size() * settings_.size() * static_cast<size_t>(repeats());
+    }
+
+    output_ = make_bench_output(flags_.format, header_);
+    Json runs = Json::array();
+    for (size_t i = 0; i < plans_.size(); ++i) {
+      std::optional<Subject> made;
+      if (i >= subjects.size()) {
+        const std::string& shape = flags_.shapes[i - subjects.size()];
+        made = make_shape(shape, flags_,
+                          std::max(positions_of(plans_[i]), synth_config(shape).max_context));
+      }
+      const Subject& subject = made ? *made : subjects[i];
+      for (const Setting& setting : settings_) {
+        runs.push_back(run_setting(subject, setting, plans_[i]));
+      }
+    }
+    Json report = header_.json;
+    report["runs"] = std::move(runs);
+    output_->end(report);
+    if (!flags_.html.empty()) write_file(flags_.html, bench::report_page(report));
+    return 0;
+  }
+
+ private:
+  int repeats() const { return flags_.repeats > 0 ? flags_.repeats : kDefaultRepeats; }
+
+  Json run_setting(const Subject& subject, const Setting& setting,
+                   const std::vector<TestSpec>& tests) {
+    const ModelFile& model = subject.model;
+    EngineOptions options = engine_options(setting.engine, model.config(), positions_of(tests));
+    for (const TestSpec& test : tests) options.sequences = std::max(options.sequences, test.batch);
+    options.max_rows = std::max(options.max_rows, options.sequences);
+    // Many sequences have their cache in blocks, as in batch.
+    if (options.sequences > 1) {
+      options.kv_blocks = options.sequences * BlockPool::blocks_for(options.context);
+    }
+    const Stopwatch load;
+    check_contents(model, setting.engine);
+    const auto backend = make_backend(model, setting.engine, setting.device, options);
+    bench::RunSetting run;
+    run.load_ns = load.elapsed_ns();
+    run.model_name = subject.name;
+    // `auto` takes the CPU where a model does not fit the GPU.
+    run.on_gpu = backend->device_name().starts_with("cuda:");
+    describe_gpu(run, setting.device);
+    run.threads = options.threads;
+    run.kv_type = options.kv_type;
+    run.prefill_chunk = options.max_rows;
+    run.cache_bytes = run.on_gpu ? run.gpu.map([](const GpuInfo& gpu) { return gpu.l2_bytes; })
+                                 : machine_.last_level_cache_bytes;
+    run.bandwidth = run.on_gpu
+                        ? bench::gpu_read_bandwidth(*setting.device.gpu, throw_if_interrupted)
+                        : bench::cpu_read_bandwidth(options.threads, throw_if_interrupted);
+
+    bench::TestRunner runner(*backend, run.sensors, throw_if_interrupted);
+    Json json = bench::run_json(*backend, run);
+    const Json identity = json;
+    Json of_tests = Json::array();
+    std::vector<bench::TestResult> results;
+    runner.warm_up();
+    for (const TestSpec& test : tests) {
+      {
+        ProgressLine line;
+        const Progress progress = line.callback();
+        const std::string what = subject.name + " " + test.name();
+        progress(what, done_runs_, total_runs_);
+        results.push_back(
+            runner.run(test, repeats(), [&] { progress(what, ++done_runs_, total_runs_); }));
+      }
+      of_tests.push_back(bench::test_json(results.back(), *backend, run));
+      output_->test(identity, of_tests.back());
+    }
+    json["degradation"] = bench::degradation_json(results);
+    json["tests"] = std::move(of_tests);
+    return json;
+  }
+
+  const BenchFlags& flags_;
+  std::vector<Setting> settings_;
+  bench::Machine machine_ = bench::read_machine();
+  BenchHeader header_;
+  std::vector<std::vector<TestSpec>> plans_;  // of each model, then of each shape
+  std::unique_ptr<BenchOutput> output_;
+  uint64_t done_runs_ = 0;
+  uint64_t total_runs_ = 0;
+};
+
+int bench_command(const BenchFlags& flags) {
+  if (flags.models.empty() && flags.shapes.empty()) {
+    throw Error(ExitCode::kUsage, "bench needs a MODEL or --shape NAME (one of " +
+                                      model_io::join(synth_shape_names(), ", ") +
+                                      "); see edgellm bench --help");
+  }
+  if (flags.ops) return bench_ops(flags);
+  if (!flags.html.empty()) require_writable(flags.html);
+  return Bench(flags).run();
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("bench", "Measure how fast a model runs");
+  app->footer(
+      "  edgellm bench model.tmac2\n"
+      "  edgellm bench model.tmac2 -p 512 -n 128 -d 0,1024 --threads 1,2 -o json\n"
+      "  edgellm bench --shape bitnet-2b-4t -n 64 -d 0,2048 --html report.html\n"
+      "  edgellm bench --ops --shape llama3-8b --layers 4 --rows 1,8\n"
+      "-p, -n, -d, -b, --rows, --device, --kv-type, --threads and --prefill-chunk take several "
+      "values "
+      "with\n"
+      "commas between them; every combination is measured.");
+  auto flags = std::make_shared<BenchFlags>();
+  app->add_option("MODEL", flags->models, "Models to measure, each a .tmac2 file or its name")
+      ->option_text(" ");
+  add_word_list(*app, "--shape", flags->shapes,
+                "Random models of these shapes: " + model_io::join(synth_shape_names(), ", ") +
+                    ", or a config.json",
+                shape_problem)
+      ->option_text(model_io::join(synth_shape_names(), "|") + "|FILE.json");
+  app->add_option("--layers", flags->layers, "Layers of the shapes instead of their own")
+      ->check(CLI::Range(1, 1000).description(""))
+      ->option_text("N");
+  CLI::Option* ops =
+      app->add_flag(
+             "--ops", flags->ops,
+             "Time each op of a layer by itself, fused and as a chain of plain steps, in place "
+             "of prompts and decoding")
+          ->option_text(" ");
+  add_number_list(*app, "--rows", flags->rows,
+                  "With --ops: rows of a pass; up to 8 are one each of so many sequences, more are "
+                  "of one prompt [1,8,512]",
+                  1, 4096)
+      ->needs(ops)
+      ->option_text("N");
+  add_number_list(*app, "-p,--n-prompt", flags->prompts,
+                  "Tokens of a prompt, for its prefill; 0: no such test [512]", 0, kMostTokens)
+      ->option_text("N")
+      ->excludes(ops);
+  add_number_list(*app, "-n,--n-gen", flags->generated, "Tokens to decode; 0: no such test [128]",
+                  0, kMostTokens)
+      ->option_text("N")
+      ->excludes(ops);
+  add_number_list(
+      *app, "-d,--n-depth", flags->depths,
+      "Tokens that are in the context before decoding begins [of "
+      "0,1024,4096,8192,16384 those that the model's context allows; with --ops of 128,2048]",
+      0, kMostTokens)
+      ->option_text("N");
+  add_number_list(*app, "-b,--batch", flags->batches, "Sequences that are decoded together [1]", 1,
+                  1024)
+      ->option_text("N")
+      ->excludes(ops);
+  app->add_option("-r,--repetitions", flags->repeats,
+                  "Times each test counts, after a warm-up [5; 20 with --ops]")
+      ->check(CLI::Range(1, 10000).description(""))
+      ->option_text("N");
+  app->add_option("-o,--output", flags->format, "Form of the result on standard output [md]")
+      ->check(one_of({"md", "csv", "json", "jsonl"}))
+      ->option_text("md|csv|json|jsonl");
+  app->add_option("--html", flags->html, "Also write a page with charts to this file")
+      ->option_text("OUT.html")
+      ->excludes(ops);
+  constexpr const char* kGroup = "Engine";
+  add_word_list(*app, "--device", flags->devices,
+                "Where to run; cuda:N is the GPU of that number [auto]", device_name_problem)
+      ->option_text("auto|cpu|cuda|cuda:N")
+      ->group(kGroup);
+  add_number_list(*app, "--threads", flags->threads, "CPU threads [one per usable core]", 1,
+                  kMaxThreads)
+      ->option_text("N")
+      ->group(kGroup);
+  add_word_list(*app, "--kv-type", flags->kv_types, "Type of the KV cache [f16]",
+                one_of({"f16", "f32"}))
+      ->option_text("f16|f32")
+      ->group(kGroup)
+      ->excludes(ops);
+  add_number_list(*app, "--prefill-chunk", flags->prefill_chunks, "Prompt tokens of one pass [256]",
+                  1, kMaxPrefillChunk)
+      ->option_text("N")
+      ->group(kGroup)
+      ->excludes(ops);
+  app->add_flag("--no-graph", flags->no_graph, "GPU: launch every kernel of a step by itself")
+      ->group(kGroup)
+      ->excludes(ops);
+  app->add_flag("--full-head", flags->full_head,
+                "Compute every logit of every token, without an int8 copy of the head")
+      ->group(kGroup)
+      ->excludes(ops);
+  app->add_flag("--no-verify", flags->no_verify, "Do not check the file's hashes while loading")
+      ->group(kGroup);
+  return {app, [flags] { return bench_command(*flags); }};
+}
+
+}  // namespace edgellm

@@ -1,0 +1,80 @@
+#include "apps/bench/flags.h"
+
+#include <stdlib.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "apps/common/terminal.h"
+#include "base/error.h"
+#include "model/convert.h"
+
+namespace edgellm {
+namespace {
+
+// A folder for a random model, gone with the object.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::error_code error;
+    const std::filesystem::path base = std::filesystem::temp_directory_path(error);
+    path_ = (base / "edgellm-bench-XXXXXX").string();
+    if (error || mkdtemp(path_.data()) == nullptr) {
+      throw Error(ExitCode::kRuntime, "no folder for a random model could be made in " +
+                                          base.string() + " (" + std::strerror(errno) +
+                                          "); set TMPDIR to a folder that can be written");
+    }
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string plain_name(const std::string& path) {
+  return std::filesystem::path(path).stem().string();
+}
+
+}  // namespace
+
+Subject open_subject(const std::string& name) {
+  ModelFile model = open_model(name);
+  std::string shown = plain_name(model.path());
+  return {std::move(shown), std::move(model)};
+}
+
+Subject make_shape(const std::string& shape, const BenchFlags& flags, int context) {
+  const ScratchFolder folder;
+  const std::string path = folder.path() + "/model.tmac2";
+  SynthOptions options;
+  options.shape = shape;
+  if (flags.layers > 0) options.layers = flags.layers;
+  options.context = context;
+  {
+    ProgressLine progress;
+    options.progress = progress.callback();
+    write_synth(options, path);
+  }
+  const bool is_path = shape.ends_with(".json");
+  return {is_path ? std::filesystem::path(shape).stem().string() : shape, ModelFile::open(path)};
+}
+
+void describe_gpu(bench::RunSetting& run, const Device& device) {
+  if (!run.on_gpu) {
+    run.gpu = bench::NotAvailable{"the test ran on the CPU"};
+    run.sensors = run.gpu.missing();
+    return;
+  }
+  const GpuInfo gpu = list_gpus().gpus[static_cast<size_t>(*device.gpu)];
+  run.gpu = gpu;
+  run.sensors = bench::open_nvml_device(gpu.pci_bus_id);
+}
+
+}  // namespace edgellm

@@ -1,0 +1,51 @@
+// The options of `edgellm bench`, and the models that they name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/bench/report.h"
+#include "apps/session/model_flags.h"
+#include "model/model_file.h"
+
+namespace edgellm {
+
+struct BenchFlags {
+  std::vector<std::string> models;
+  std::vector<std::string> shapes;
+  std::vector<int> prompts;    // empty: the default, as far as the context allows
+  std::vector<int> generated;  // as above
+  std::vector<int> depths;     // as above
+  std::vector<int> batches = {1};
+  std::vector<std::string> devices = {"auto"};
+  std::vector<std::string> kv_types = {"f16"};
+  std::vector<int> threads = {0};
+  std::vector<int> prefill_chunks = {0};
+  int layers = 0;   // of shapes; 0: their own
+  int repeats = 0;  // 0: as many as the kind of measurement usually takes
+  std::string format = "md";
+  std::string html;
+  bool ops = false;
+  std::vector<int> rows;  // of --ops; empty: the default
+  bool no_graph = false;
+  bool full_head = false;
+  bool no_verify = false;
+};
+
+// A model to measure, in a file that may already have lost its name.
+struct Subject {
+  std::string name;
+  ModelFile model;
+};
+
+// The model that the user names.
+Subject open_subject(const std::string& name);
+
+// A random model of a shape, with so many positions. The file loses its name as soon as it is
+// mapped: whatever ends the program, nothing is left.
+Subject make_shape(const std::string& shape, const BenchFlags& flags, int context);
+
+// Fills in the GPU that a run is on, and its sensors, or why there is none.
+void describe_gpu(bench::RunSetting& run, const Device& device);
+
+}  // namespace edgellm

@@ -1,0 +1,79 @@
+// The tests of `edgellm bench`: a prompt's prefill, or decoding from a cache that is already filled
+// to some depth, each run several times on a backend.
+//
+// What is timed is what a user waits for: prefill until its first token is known, decode from the
+// call to each token that is handed over. Nothing else happens inside the timed parts but a look at
+// whether the user wants to stop; sensors are read in runs of their own (apps/bench/gpu_monitor.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/bench/gpu_monitor.h"
+#include "apps/session/machine.h"
+#include "engine/backend.h"
+
+namespace edgellm::bench {
+
+struct TestSpec {
+  enum class Kind { kPrefill, kDecode };
+  Kind kind = Kind::kDecode;
+  int tokens = 0;  // of the prompt, or decoded for each sequence
+  int depth = 0;   // decode: positions in the cache before the first token
+  int batch = 1;   // decode: sequences that advance together
+
+  std::string name() const;    // "pp512", "tg128", "tg128 @ d1024", "tg128 @ d1024 x4"
+  int positions() const;       // that a sequence fills
+  int64_t run_tokens() const;  // of one run, all sequences together
+};
+
+struct TestResult {
+  TestSpec spec;
+  std::vector<int64_t> samples_ns;  // of each run
+  std::vector<int64_t> ttft_ns;     // from the first id handed in to the first token known
+  // Decode: between two tokens of a sequence, the gaps of all runs one after the other.
+  std::vector<int64_t> gaps_ns;
+  int64_t cpu_ns = 0;  // of all threads in all runs
+  ProcessUsage usage;  // after the last run; its peak is that of the test
+  HostWork host_work;  // of all runs
+  HeadStats head;      // of all runs
+  StepLaunches launches;
+  Measured<GpuObservation> gpu;
+
+  int64_t total_tokens() const {
+    return spec.run_tokens() * static_cast<int64_t>(samples_ns.size());
+  }
+  std::vector<double> tokens_per_second() const;  // of each run
+};
+
+class TestRunner {
+ public:
+  // `poll` is called often and may throw to end the work. `sensors` are those of the backend's
+  // GPU.
+  TestRunner(Backend& backend, Measured<std::shared_ptr<NvmlDevice>> sensors,
+             std::function<void()> poll);
+
+  // Runs nothing that counts: what an engine does only once is done then.
+  void warm_up();
+
+  // A run that does not count, then `repeats` that do. `on_run` is called after each of them.
+  TestResult run(const TestSpec& spec, int repeats, const std::function<void()>& on_run);
+
+ private:
+  int32_t id_at(int sequence, int position) const;
+  int32_t prefill(int sequence, int tokens);
+  void fill(const TestSpec& spec, std::vector<int64_t>* ttft_ns);
+  int64_t run_once(const TestSpec& spec, TestResult* result);
+  int64_t decode(const TestSpec& spec, TestResult* result);
+  GpuObservation observe(const TestSpec& spec);
+
+  Backend& backend_;
+  Measured<std::shared_ptr<NvmlDevice>> sensors_;
+  std::function<void()> poll_;
+  std::vector<int32_t> next_;  // id that each sequence decodes first
+};
+
+}  // namespace edgellm::bench

@@ -1,0 +1,170 @@
+#include "apps/bench/ops/op_bytes.h"
+
+#include "base/error.h"
+#include "kernels/ops.h"
+
+namespace edgellm::bench {
+namespace {
+
+constexpr uint64_t kFloat = sizeof(float);
+constexpr uint64_t kHalf = 2;
+constexpr uint64_t kRowScalars = 3 * 4;  // of a quantised row: codes per unit, RMS factor, sum
+
+uint64_t u(int n) { return static_cast<uint64_t>(n); }
+uint64_t quantised_row(int cols) { return (u(cols) + 63) / 64 * 64 + kRowScalars; }
+
+// Rows of codes and one scale.
+uint64_t ternary(int rows, int cols, Engine engine) {
+  const uint64_t row_bytes = engine == Engine::kCuda ? (u(cols) + 63) / 64 * 16 : (u(cols) + 3) / 4;
+  return u(rows) * row_bytes + kFloat;
+}
+
+// What an op's BitLinear has before its products and behind them.
+struct Linear {
+  int cols;        // of the quantised row
+  bool norm;       // a gain is folded in
+  int n_matrices;  // that read the quantised row
+};
+
+Linear linear_of(const ModelConfig& config, LayerOp op) {
+  switch (op) {
+    case LayerOp::kQkv:
+      return {config.dim, true, 3};
+    case LayerOp::kAttnOut:
+      return {config.q_dim(), config.attn_sub_norm, 1};
+    case LayerOp::kFfnUp:
+      return {config.dim, true, 2};
+    case LayerOp::kFfnDown:
+      return {config.ffn, config.ffn_sub_norm, 1};
+    case LayerOp::kAttention:
+      break;
+  }
+  require(false, "attention has no ternary product");
+  return {};
+}
+
+uint64_t weight_bytes(const ModelConfig& config, LayerOp op, Engine engine) {
+  const Linear linear = linear_of(config, op);
+  const uint64_t gain = linear.norm ? u(linear.cols) * kFloat : 0;
+  switch (op) {
+    case LayerOp::kQkv:
+      return gain + ternary(config.q_dim(), config.dim, engine) +
+             2 * ternary(config.kv_dim(), config.dim, engine);
+    case LayerOp::kFfnUp:
+      return gain + 2 * ternary(config.ffn, config.dim, engine);
+    default:
+      return gain + ternary(config.dim, linear.cols, engine);
+  }
+}
+
+OpBytes attention_bytes(const ModelConfig& config, const PassShape& pass) {
+  OpBytes bytes;
+  bytes.kv = u(pass.sequences()) * u(pass.positions()) * 2 * u(config.kv_dim()) * kHalf;
+  bytes.activations = 2 * u(pass.rows) * u(config.q_dim()) * kFloat;
+  return bytes;
+}
+
+// Keys and values that `qkv` appends.
+uint64_t appended(const ModelConfig& config, int rows) {
+  return u(rows) * 2 * u(config.kv_dim()) * kHalf;
+}
+
+uint64_t angles(const ModelConfig& config, int rows) {
+  return u(rows) * u(config.head_dim) * kFloat;  // half of them cosines, half sines
+}
+
+}  // namespace
+
+const char* to_string(LayerOp op) {
+  switch (op) {
+    case LayerOp::kQkv:
+      return "qkv";
+    case LayerOp::kAttention:
+      return "attention";
+    case LayerOp::kAttnOut:
+      return "attn_out";
+    case LayerOp::kFfnUp:
+      return "ffn_up";
+    case LayerOp::kFfnDown:
+      return "ffn_down";
+  }
+  return "";
+}
+
+OpBytes fused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass, Engine engine) {
+  if (op == LayerOp::kAttention) return attention_bytes(config, pass);
+  const Linear linear = linear_of(config, op);
+  const uint64_t rows = u(pass.rows);
+  OpBytes bytes;
+  bytes.weights = weight_bytes(config, op, engine);
+  bytes.activations = rows * u(linear.cols) * kFloat;
+  if (pass.rows > 1 || engine == Engine::kCpu)
+    bytes.activations += 2 * rows * quantised_row(linear.cols);
+  switch (op) {
+    case LayerOp::kQkv:
+      bytes.kv = appended(config, pass.rows);
+      bytes.activations += angles(config, pass.rows) + rows * u(config.q_dim()) * kFloat;
+      break;
+    case LayerOp::kFfnUp:
+      bytes.activations += rows * u(config.ffn) * kFloat;
+      break;
+    default:
+      bytes.activations += 2 * rows * u(config.dim) * kFloat;  // x, read and written
+  }
+  return bytes;
+}
+
+OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass, Engine engine) {
+  if (op == LayerOp::kAttention) return attention_bytes(config, pass);
+  const Linear linear = linear_of(config, op);
+  const uint64_t rows = u(pass.rows);
+  const uint64_t cols = u(linear.cols);
+  OpBytes bytes;
+  bytes.weights = weight_bytes(config, op, engine);
+  // Norm: row in, row and RMS factor out (the factor counts with the quantised row).
+  if (linear.norm) bytes.activations += 2 * rows * cols * kFloat;
+  // Quantise: row in, codes out, which every product reads.
+  bytes.activations += rows * cols * kFloat + rows * quantised_row(linear.cols);
+  bytes.activations += u(linear.n_matrices) * rows * quantised_row(linear.cols);
+  switch (op) {
+    case LayerOp::kQkv: {
+      const uint64_t q = rows * u(config.q_dim()) * kFloat;
+      const uint64_t k = rows * u(config.kv_dim()) * kFloat;
+      bytes.activations += q + 2 * k;                                // products out
+      bytes.activations += 2 * (q + k) + angles(config, pass.rows);  // RoPE, in place
+      bytes.activations += 2 * k;                                    // append: k and v in
+      bytes.kv = appended(config, pass.rows);
+      break;
+    }
+    case LayerOp::kFfnUp:
+      // Products out, activation: both in, u out.
+      bytes.activations += (2 + 2 + 1) * rows * u(config.ffn) * kFloat;
+      break;
+    default:
+      // Product out, addition: product and x in, x out.
+      bytes.activations += (1 + 2 + 1) * rows * u(config.dim) * kFloat;
+  }
+  return bytes;
+}
+
+OpBytes full_head_bytes(const ModelConfig& config, int rows, int element_bytes) {
+  OpBytes bytes;
+  bytes.weights = u(config.vocab) * u(config.dim) * u(element_bytes) + u(config.dim) * kFloat;
+  // x in, the normed row out and in, logits out.
+  bytes.activations = u(rows) * (3 * u(config.dim) + u(config.vocab)) * kFloat;
+  return bytes;
+}
+
+OpBytes certified_head_bytes(const ModelConfig& config, int rows, int element_bytes,
+                             uint64_t rescored) {
+  OpBytes bytes;
+  bytes.weights = u(config.vocab) * (CompressedHead::pitch_of(config.dim) + sizeof(CompressedRow)) +
+                  u(config.dim) * kFloat + rescored * u(config.dim) * u(element_bytes);
+  // x in, the normed row and its int16 steps out and in, upper bounds out and in.
+  bytes.activations =
+      u(rows) * (3 * u(config.dim) * kFloat + 2 * CompressedHead::pitch_of(config.dim) * kHalf +
+                 2 * u(config.vocab) * kFloat);
+  return bytes;
+}
+
+}  // namespace edgellm::bench

@@ -1,0 +1,50 @@
+// What `edgellm bench` tells, as JSON (docs/bench.md) and as rows of a table made from it. Every
+// metric is in every test: a value, or null with its reason under `not_available`.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/bench/model_test.h"
+#include "apps/bench/read_bandwidth.h"
+#include "apps/common/measured.h"
+#include "kernels/cuda/gpu_list.h"
+
+namespace edgellm::bench {
+
+// A model on a device with one setting of each option.
+struct RunSetting {
+  std::string model_name;  // for the table
+  bool on_gpu = false;
+  int threads = 0;
+  KvType kv_type = KvType::kF16;
+  int prefill_chunk = 0;
+  int64_t load_ns = 0;
+  ReadBandwidth bandwidth;
+  Measured<uint64_t> cache_bytes;  // of the largest cache of the device
+  Measured<GpuInfo> gpu;
+  Measured<std::shared_ptr<NvmlDevice>> sensors;
+};
+
+nlohmann::ordered_json model_json(const ModelFile& model, const std::string& name);
+
+// The run's own fields; `tests` and `degradation` are added by the caller.
+nlohmann::ordered_json run_json(const Backend& backend, const RunSetting& setting);
+
+nlohmann::ordered_json test_json(const TestResult& result, const Backend& backend,
+                                 const RunSetting& setting);
+
+// How decode slows down with the depth, over the decode tests of a run that differ in nothing else:
+// one entry for each number of tokens and sequences.
+nlohmann::ordered_json degradation_json(const std::vector<TestResult>& results);
+
+// Numbers, texts and truth values of an object and those within it, the names joined by "_". Arrays
+// and reasons are left out.
+std::vector<std::pair<std::string, nlohmann::ordered_json>> flat_fields(
+    const nlohmann::ordered_json& object);
+
+// "1.10 GiB", as llama-bench writes sizes.
+std::string binary_size(uint64_t bytes);
+
+}  // namespace edgellm::bench

@@ -1,0 +1,306 @@
+#include "apps/bench/report_page.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "apps/common/html_page.h"
+#include "apps/common/svg_chart.h"
+#include "base/number_format.h"
+
+namespace edgellm::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxCurves = 6;  // colours that can be told apart
+
+// A test and the run that it belongs to.
+struct Entry {
+  const Json* run;
+  const Json* test;
+
+  bool is_decode() const { return (*test)["n_gen"].get<int>() > 0; }
+  std::string test_name() const { return (*test)["test"]; }
+};
+
+std::string number(const Json& value, double unit, int decimals) {
+  return value.is_null() ? "n/a" : fixed(value.get<double>() / unit, decimals);
+}
+
+std::string percent(const Json& share) {
+  return share.is_null() ? "n/a" : number(share, 0.01, 0) + " %";
+}
+
+std::string model_name(const Json& run) { return run["model"]["name"]; }
+
+// What tells a run from the others, as short as that allows.
+std::string run_name(const Json& run, const Json& runs) {
+  const auto differs = [&](auto&& field) {
+    return std::any_of(runs.begin(), runs.end(),
+                       [&](const Json& other) { return field(other) != field(run); });
+  };
+  std::vector<std::string> parts;
+  const auto add = [&](auto&& field, auto&& text) {
+    if (differs(field)) parts.push_back(text(field(run)));
+  };
+  const auto as_is = [](const Json& value) { return value.get<std::string>(); };
+  add([](const Json& r) -> Json { return r["model"]["name"]; }, as_is);
+  add([](const Json& r) -> Json { return r["backend"]; }, as_is);
+  add([](const Json& r) -> Json { return r["threads"]; },
+      [](const Json& value) { return value.dump() + " threads"; });
+  add([](const Json& r) -> Json { return r["kv_type"]; }, as_is);
+  add([](const Json& r) -> Json { return r["prefill_chunk"]; },
+      [](const Json& value) { return "chunks of " + value.dump(); });
+  std::string name;
+  for (const std::string& part : parts) name += (name.empty() ? "" : ", ") + part;
+  return name;
+}
+
+std::string joined(const std::string& run, const std::string& test) {
+  return run.empty() ? test : run + ", " + test;
+}
+
+class Page {
+ public:
+  explicit Page(const Json& report)
+      : report_(report), runs_(report["runs"]), page_(title(), subtitle()) {
+    for (const Json& run : runs_) {
+      for (const Json& test : run["tests"]) entries_.push_back({&run, &test});
+    }
+  }
+
+  std::string text() {
+    tiles();
+    depth();
+    latencies();
+    roofline();
+    power();
+    tables();
+    reproducibility();
+    return page_.text();
+  }
+
+ private:
+  std::string title() const {
+    std::vector<std::string> names;
+    for (const Json& run : runs_) {
+      const std::string name = model_name(run);
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+    std::string all = "edgellm bench";
+    for (size_t i = 0; i < names.size(); ++i) all += (i == 0 ? ": " : ", ") + names[i];
+    return all;
+  }
+
+  std::string subtitle() const {
+    std::set<std::string> devices;
+    for (const Json& run : runs_) devices.insert(run["device"].get<std::string>());
+    std::string text;
+    for (const std::string& device : devices) text += device + " · ";
+    return text + report_["machine"]["date"].get<std::string>() + " · edgellm " +
+           report_["build"]["version"].get<std::string>() + " (" +
+           report_["build"]["revision"].get<std::string>() + ")";
+  }
+
+  void tiles() {
+    std::vector<Tile> tiles;
+    const auto first = [&](bool decode) {
+      return std::find_if(entries_.begin(), entries_.end(),
+                          [&](const Entry& entry) { return entry.is_decode() == decode; });
+    };
+    if (const auto entry = first(true); entry != entries_.end()) {
+      const Json& test = *entry->test;
+      const std::string name = joined(run_name(*entry->run, runs_), entry->test_name());
+      tiles.push_back({"Decode", number(test["avg_ts"], 1, 1) + " tok/s",
+                       "± " + number(test["stddev_ts"], 1, 1) + ", " + name});
+      tiles.push_back({"Between two tokens", number(test["itl"]["p50_ns"], 1e6, 2) + " ms",
+                       "p99 " + number(test["itl"]["p99_ns"], 1e6, 2) + ", longest " +
+                           number(test["itl"]["max_ns"], 1e6, 2)});
+      const bool cached = test["step_fits_cache"] == true;
+      tiles.push_back({"Of the memory's speed", percent(test["read_bandwidth_share"]),
+                       number(test["achieved_gb_s"], 1, 1) + " of " +
+                           number(test["read_bandwidth_gb_s"], 1, 1) + " GB/s" +
+                           (cached ? ", in cache" : "")});
+      const Json& energy = test["gpu"]["j_per_token"];
+      if (!energy.is_null()) {
+        tiles.push_back({"Energy of the GPU", number(energy, 0.001, 1) + " mJ/token",
+                         number(test["gpu"]["power_w_from_energy"], 1, 0) + " W on average"});
+      }
+    }
+    if (const auto entry = first(false); entry != entries_.end()) {
+      const Json& test = *entry->test;
+      tiles.push_back({"Prefill", number(test["avg_ts"], 1, 0) + " tok/s",
+                       "first token after " + number(test["ttft"]["p50_ns"], 1e6, 1) + " ms, " +
+                           entry->test_name()});
+    }
+    page_.tiles(tiles);
+  }
+
+  void depth() {
+    std::map<std::string, size_t> index;
+    std::vector<Series> series;
+    for (const Entry& entry : entries_) {
+      if (!entry.is_decode()) continue;
+      const Json& test = *entry.test;
+      std::string name = "tg" + test["n_gen"].dump();
+      if (test["n_batch"] != 1) name += " x" + test["n_batch"].dump();
+      name = joined(run_name(*entry.run, runs_), name);
+      const auto [place, is_new] = index.emplace(name, series.size());
+      if (is_new) series.push_back({name, {}});
+      series[place->second].points.push_back({test["n_depth"], test["median_ts"]});
+    }
+    std::erase_if(series, [](const Series& one) { return one.points.size() < 2; });
+    if (series.empty()) return;
+    for (Series& one : series) {
+      std::sort(one.points.begin(), one.points.end(),
+                [](const Point& a, const Point& b) { return a.x < b.x; });
+    }
+    if (series.size() > kMaxCurves) series.resize(kMaxCurves);
+    page_.figure("Decode speed against depth",
+                 line_chart(series, {.x_label = "tokens in the context before decoding",
+                                     .y_label = "tokens/s"}),
+                 "Median of the runs of each test. The longer the context, the more keys and "
+                 "values a token reads.");
+  }
+
+  void latencies() {
+    std::vector<Sample> samples;
+    for (const Entry& entry : entries_) {
+      const Json& gaps = (*entry.test)["gaps_ns"];
+      if (gaps.empty() || samples.size() == kMaxCurves) continue;
+      Sample sample{joined(run_name(*entry.run, runs_), entry.test_name()), {}};
+      for (const Json& gap : gaps) sample.values.push_back(gap.get<double>() / 1e6);
+      samples.push_back(std::move(sample));
+    }
+    if (samples.empty()) return;
+    page_.figure("Time between two tokens: " + samples.front().name,
+                 histogram(samples.front().values, {.x_label = "ms", .y_label = "tokens"}),
+                 "Of all runs of the test together. A steady stream is one narrow peak.");
+    page_.figure("Time between two tokens: distribution", distribution_chart(samples, "ms"),
+                 "How many of the gaps are at most so long. The further right a curve bends at "
+                 "its top, the rarer but longer are its stalls.");
+  }
+
+  void roofline() {
+    for (const Json& run : runs_) {
+      std::vector<Bar> bars;
+      for (const Json& test : run["tests"]) {
+        const Json& rate = test["achieved_gb_s"];
+        if (rate.is_null()) continue;
+        bars.push_back({test["test"], rate,
+                        number(rate, 1, 1) + " GB/s, " + percent(test["read_bandwidth_share"])});
+      }
+      if (bars.empty()) continue;
+      const double limit = run["read_bandwidth"]["gb_s"];
+      const std::string name = run_name(run, runs_);
+      page_.figure("Bytes read against what the memory gives" + (name.empty() ? "" : ": " + name),
+                   bar_chart(bars, Limit{limit, "memory " + fixed(limit, 1) + " GB/s"}),
+                   "A decoded token reads all weights and the cache once: its bytes times the "
+                   "tokens of a second, against a loop that only reads, measured in the same run.");
+    }
+  }
+
+  void power() {
+    std::vector<Series> series;
+    std::string reason;
+    for (const Entry& entry : entries_) {
+      const Json& gpu = (*entry.test)["gpu"];
+      if (gpu["power_samples"].size() < 2) {
+        if (gpu["power_w_mean"].is_null()) reason = gpu["not_available"]["power_w_mean"];
+        continue;
+      }
+      if (series.size() == kMaxCurves) continue;
+      Series one{joined(run_name(*entry.run, runs_), entry.test_name()), {}};
+      for (const Json& sample : gpu["power_samples"]) {
+        one.points.push_back({sample[0].get<double>() / 1e9, sample[1]});
+      }
+      series.push_back(std::move(one));
+    }
+    if (series.empty()) {
+      page_.heading("Power");
+      page_.paragraph("n/a: " + (reason.empty() ? "too few samples" : reason) + ".");
+      return;
+    }
+    page_.figure("Power of the GPU over time",
+                 line_chart(series, {.x_label = "s", .y_label = "W", .markers = false}),
+                 "Read while each test ran again and again, in runs of their own.");
+  }
+
+  void tables() {
+    page_.heading("All tests");
+    std::vector<std::vector<std::string>> rates;
+    std::vector<std::vector<std::string>> gaps;
+    for (const Entry& entry : entries_) {
+      const Json& run = *entry.run;
+      const Json& test = *entry.test;
+      rates.push_back(
+          {model_name(run), run["backend"], run["threads"].dump(), run["kv_type"],
+           entry.test_name(), number(test["avg_ts"], 1, 2), number(test["stddev_ts"], 1, 2),
+           number(test["median_ts"], 1, 2), number(test["ttft"]["p50_ns"], 1e6, 2),
+           number(test["achieved_gb_s"], 1, 1), percent(test["read_bandwidth_share"]),
+           number(test["bytes_per_token"]["total"], 1e6, 2),
+           number(test["cpu_ns_per_token"], 1e6, 3), number(test["gpu"]["j_per_token"], 0.001, 2)});
+      if (!entry.is_decode()) continue;
+      const Json& itl = test["itl"];
+      std::vector<std::string> row = {model_name(run), run["backend"], entry.test_name()};
+      for (const char* field : {"mean_ns", "p50_ns", "p90_ns", "p95_ns", "p99_ns", "max_ns",
+                                "jitter_ns", "stddev_ns", "longest_stall_ns"}) {
+        row.push_back(number(itl[field], 1e6, 3));
+      }
+      gaps.push_back(std::move(row));
+    }
+    page_.table({"model", "backend", "threads", "KV", "test", "tok/s", "±", "median", "TTFT ms",
+                 "GB/s", "of memory", "MB/token", "CPU ms/token", "mJ/token"},
+                rates);
+    if (gaps.empty()) return;
+    page_.heading("Time between two tokens, ms");
+    page_.table({"model", "backend", "test", "mean", "p50", "p90", "p95", "p99", "max",
+                 "jitter p99 − p50", "deviation", "longest stall"},
+                gaps);
+  }
+
+  void reproducibility() {
+    page_.heading("What was measured with what");
+    std::vector<std::pair<std::string, std::string>> facts = facts_of(report_["build"]);
+    for (auto& fact : facts_of(report_["machine"])) facts.push_back(std::move(fact));
+    page_.facts(facts);
+    for (const Json& run : runs_) {
+      Json own = run;
+      own.erase("tests");
+      own.erase("degradation");
+      const std::string name = run_name(run, runs_);
+      page_.heading("Run" + (name.empty() ? "" : ": " + name));
+      page_.facts(facts_of(own));
+    }
+  }
+
+  const Json& report_;
+  const Json& runs_;
+  std::vector<Entry> entries_;
+  HtmlPage page_;
+};
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> facts_of(const Json& object) {
+  std::vector<std::pair<std::string, std::string>> facts;
+  for (const auto& [name, value] : object.items()) {
+    if (name == "not_available") continue;
+    std::string shown = name;
+    std::replace(shown.begin(), shown.end(), '_', ' ');
+    if (value.is_object()) {
+      for (const auto& [inner, text] : facts_of(value))
+        facts.emplace_back(shown + " " + inner, text);
+    } else if (value.is_null()) {
+      facts.emplace_back(shown, "n/a: " + object["not_available"][name].get<std::string>());
+    } else {
+      facts.emplace_back(shown, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+  }
+  return facts;
+}
+
+std::string report_page(const Json& report) { return Page(report).text(); }
+
+}  // namespace edgellm::bench

@@ -1,0 +1,188 @@
+#include "apps/capi/sequence.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "apps/session/prompt.h"
+#include "base/error.h"
+
+namespace edgellm::capi {
+
+LoadedModel::LoadedModel(const std::string& path, const EngineFlags& flags, int max_sequences)
+    : file_(open_model(path)), tokenizer_(load_tokenizer(file_)) {
+  const Note note = [this](std::string_view message) { note_ = message; };
+  const Device device = choose_device(flags, note);
+  EngineOptions options = engine_options(flags, file_.config());
+  options.sequences = max_sequences;
+  if (!flags.no_verify) file_.verify_contents();
+  backend_ = make_backend(file_, flags, device, options, note, /*progress=*/{});
+  slot_is_taken_.resize(static_cast<size_t>(max_sequences));
+  context_ = backend_->context();
+  device_ = backend_->device_name();
+}
+
+const Tokenizer& LoadedModel::tokenizer() const {
+  if (!tokenizer_) {
+    throw Error(ExitCode::kUsage,
+                file_.path() + " has no tokenizer, so it takes and gives no text; use ids");
+  }
+  return *tokenizer_;
+}
+
+std::vector<int32_t> LoadedModel::encode(std::string_view text, bool as_prompt) const {
+  return as_prompt ? encode_prompt(tokenizer(), file_.tokenizer(), text)
+                   : tokenizer().encode(text, /*add_special=*/false);
+}
+
+bool LoadedModel::is_stop_id(int32_t id) const {
+  const std::vector<int32_t>& stop_ids = file_.tokenizer().stop_ids;
+  return std::binary_search(stop_ids.begin(), stop_ids.end(), id);
+}
+
+int LoadedModel::take_slot() {
+  const std::lock_guard lock(mutex_);
+  const auto free = std::find(slot_is_taken_.begin(), slot_is_taken_.end(), false);
+  if (free == slot_is_taken_.end()) {
+    throw Error(ExitCode::kUsage,
+                "the model was opened for " + std::to_string(slot_is_taken_.size()) +
+                    " sequences and has as many; free one, or open it with more max_sequences");
+  }
+  *free = true;
+  return static_cast<int>(free - slot_is_taken_.begin());
+}
+
+void LoadedModel::give_slot_back(int slot) {
+  const std::lock_guard lock(mutex_);
+  slot_is_taken_[static_cast<size_t>(slot)] = false;
+}
+
+void LoadedModel::run(int slot, std::span<const int32_t> ids, size_t first, Outputs outputs,
+                      size_t& n_run) {
+  const std::lock_guard lock(mutex_);
+  const size_t chunk = std::min(static_cast<size_t>(backend_->max_rows()), ids.size());
+  const std::vector<int32_t> sequences(chunk, slot);
+  std::vector<int32_t> positions(chunk);
+  for (n_run = 0; n_run < ids.size();) {
+    const size_t rows = std::min(chunk, ids.size() - n_run);
+    std::iota(positions.begin(), positions.end(), static_cast<int32_t>(first + n_run));
+    const auto last_row = static_cast<int32_t>(rows - 1);
+    outputs.rows = {&last_row, 1};
+    backend_->forward({.ids = ids.subspan(n_run, rows),
+                       .sequences = std::span(sequences).first(rows),
+                       .positions = std::span(positions).first(rows)},
+                      n_run + rows == ids.size() ? outputs : Outputs());
+    n_run += rows;
+  }
+}
+
+void Sequence::feed(std::span<const int32_t> ids) {
+  const int vocab = model_->vocab();
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocab) {
+      throw Error(ExitCode::kUsage,
+                  "token id " + std::to_string(id) + " is outside the model's vocabulary of " +
+                      std::to_string(vocab) + " (ids from 0 to " + std::to_string(vocab - 1) + ")");
+    }
+  }
+  const auto context = static_cast<size_t>(model_->context());
+  if (ids.size() > context - ids_.size()) {
+    throw Error(ExitCode::kPromptDoesNotFit,
+                "the sequence has " + std::to_string(ids_.size()) + " ids and " +
+                    std::to_string(ids.size()) + " more do not fit the context of " +
+                    std::to_string(context) +
+                    "; truncate it, or open the model with a larger context (at most " +
+                    std::to_string(model_->file().config().max_context) + ")");
+  }
+  if (ids.empty()) return;
+  ids_.insert(ids_.end(), ids.begin(), ids.end());
+  forget_results();
+}
+
+void Sequence::truncate(size_t n_ids) {
+  if (n_ids > ids_.size()) {
+    throw Error(ExitCode::kUsage, "the sequence has " + std::to_string(ids_.size()) +
+                                      " ids, it cannot be cut to " + std::to_string(n_ids));
+  }
+  if (n_ids == ids_.size()) return;
+  ids_.resize(n_ids);
+  n_cached_ = std::min(n_cached_, n_ids);
+  forget_results();
+}
+
+void Sequence::set_sampling(const SamplingOptions& sampling, bool ban_stop_ids) {
+  const std::string problem = sampling_problem(sampling);
+  if (!problem.empty()) throw Error(ExitCode::kUsage, problem);
+  sampling_ = sampling;
+  ban_stop_ids_ = ban_stop_ids;
+  next_id_.reset();
+}
+
+const std::vector<float>& Sequence::logits() {
+  if (!logits_.empty()) return logits_;
+  std::vector<float> logits(static_cast<size_t>(model_->vocab()));
+  Outputs outputs;
+  outputs.logits = logits;
+  run(outputs);
+  logits_ = std::move(logits);
+  return logits_;
+}
+
+int32_t Sequence::next_id() {
+  if (next_id_) return *next_id_;
+  int32_t id = -1;
+  if (sampling_.is_argmax() && logits_.empty()) {
+    Outputs outputs;
+    outputs.argmax = {&id, 1};
+    outputs.banned = banned();
+    run(outputs);
+  } else {
+    id = choose_id(logits(), ids_, banned(), sampling_, ids_.size());
+  }
+  if (id < 0) {
+    throw Error(ExitCode::kUsage,
+                "every id of the vocabulary ends an answer, and ban_stop_ids bans them all");
+  }
+  next_id_ = id;
+  return id;
+}
+
+int32_t Sequence::step() {
+  const int32_t id = next_id();
+  feed({&id, 1});
+  return id;
+}
+
+std::span<const int32_t> Sequence::banned() const {
+  if (!ban_stop_ids_) return {};
+  return model_->file().tokenizer().stop_ids;
+}
+
+void Sequence::run(const Outputs& outputs) {
+  if (ids_.empty()) {
+    throw Error(ExitCode::kUsage, "the sequence is empty; feed it at least one id");
+  }
+  // The last id runs again where another result of it is wanted: it finds what it has written.
+  const size_t first = std::min(n_cached_, ids_.size() - 1);
+  const std::span<const int32_t> ids = std::span(ids_).subspan(first);
+  size_t n_run = 0;
+  try {
+    model_->run(slot_, ids, first, outputs, n_run);
+  } catch (...) {
+    n_cached_ = first + n_run;
+    throw;
+  }
+  n_cached_ = ids_.size();
+}
+
+void Sequence::forget_results() {
+  logits_.clear();
+  next_id_.reset();
+}
+
+Sequence::Use::Use(Sequence& sequence) : sequence_(sequence) {
+  if (sequence.in_use_.exchange(true, std::memory_order_acquire)) {
+    throw Error(ExitCode::kUsage, "the sequence is in use by another thread; one call at a time");
+  }
+}
+
+}  // namespace edgellm::capi

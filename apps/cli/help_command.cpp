@@ -1,0 +1,87 @@
+// edgellm help: the help of a command, and the topics that belong to none.
+#include <cstdlib>
+#include <memory>
+
+#include "apps/cli/help.h"
+#include "apps/cli/help_topics.h"
+#include "apps/cli/man_page.h"
+#include "apps/cli/option_tree.h"
+#include "apps/commands.h"
+#include "apps/common/terminal.h"
+#include "apps/common/text_format.h"
+#include "base/text.h"
+
+namespace edgellm {
+namespace {
+
+constexpr const char* kEnvironment = "environment";
+constexpr const char* kExitCodes = "exit-codes";
+
+std::string environment_text(size_t width) {
+  constexpr size_t kColumn = 26;
+  std::string text = "Environment variables and their present values:\n\n";
+  for (const EnvironmentVariable& variable : environment_variables()) {
+    const char* value = std::getenv(variable.name.c_str());
+    text += definition(variable.name, variable.meaning, kColumn, width) +
+            std::string(kColumn, ' ') +
+            (value != nullptr ? "Now: " + model_io::printable_path(value) : "Not set.") + "\n";
+  }
+  return text;
+}
+
+std::string exit_codes_text(size_t width) {
+  std::string text = "Exit codes:\n\n";
+  for (const ExitStatus& status : exit_statuses()) {
+    text += definition(status.codes, status.meaning, 18, width);
+  }
+  return text;
+}
+
+struct Flags {
+  std::string topic;
+  bool man = false;
+  std::string man_folder;
+};
+
+int help(const CLI::App& root, const Flags& flags) {
+  const size_t width = help_columns();
+  const CommandInfo program = command_info(root);
+  if (!flags.man_folder.empty()) {
+    write_man_pages(program, flags.man_folder);
+  } else if (flags.topic == kEnvironment || flags.topic == kExitCodes) {
+    // Both are sections of edgellm(1).
+    write_stdout(flags.man                     ? man_page(program, program)
+                 : flags.topic == kEnvironment ? environment_text(width)
+                                               : exit_codes_text(width));
+  } else {
+    const CLI::App* app = flags.topic.empty() ? &root : root.get_subcommand(flags.topic);
+    const CommandInfo command = command_info(*app);
+    write_stdout(flags.man ? man_page(command, program) : help_text(command, width));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command add_help(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("help", "Explain a command or a topic");
+  app->footer(
+      "  edgellm help run\n"
+      "  edgellm help environment\n"
+      "  edgellm help exit-codes\n"
+      "  edgellm help run --man | man -l -");
+  std::vector<std::string> topics;
+  for (const CommandInfo& command : command_info(root).commands) topics.push_back(command.name);
+  topics.insert(topics.end(), {kEnvironment, kExitCodes});
+  auto flags = std::make_shared<Flags>();
+  app->add_option("TOPIC", flags->topic, "A command, environment or exit-codes")
+      ->check(one_of(topics))
+      ->option_text(model_io::join(topics, "|"));
+  app->add_flag("--man", flags->man, "Print a manual page, for man -l -");
+  app->add_option("--man-pages", flags->man_folder,
+                  "Write every manual page, edgellm.1 and edgellm-COMMAND.1, into this folder")
+      ->option_text("DIR");
+  return {app, [&root, flags] { return help(root, *flags); }};
+}
+
+}  // namespace edgellm

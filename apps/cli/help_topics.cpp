@@ -1,0 +1,81 @@
+#include "apps/cli/help_topics.h"
+
+namespace edgellm {
+
+const std::vector<EnvironmentVariable>& environment_variables() {
+  static const std::vector<EnvironmentVariable> variables = {
+      {"EDGELLM_MODELS",
+       "Folders with models, separated by colons. A MODEL that is no path is looked for there, "
+       "then in the user's model folder."},
+      {"XDG_DATA_HOME",
+       "The user's model folder is edgellm/models in this folder, ~/.local/share unless set."},
+      {"HOME", "The home folder, for ~/.local/share."},
+      {"CUDA_VISIBLE_DEVICES",
+       "Which GPUs there are, in which order; read by NVIDIA's driver. Set and empty: none."},
+      {"OLLAMA_HOST",
+       "Where compare --ollama finds Ollama, in Ollama's own forms: HOST, HOST:PORT, :PORT or "
+       "http://HOST:PORT; 127.0.0.1:11434 unless set."},
+      {"EDGELLM_API_KEY", "The API key that compare sends to the server of --url, if any."},
+      {"SSL_CERT_FILE",
+       "Certificates that compare trusts for https, those of the system unless set; read by "
+       "OpenSSL."},
+      {"EDGELLM_ISA",
+       "Instruction set of the CPU kernels: portable, avx2 or avx512, for comparing them. The "
+       "result is the same."},
+      {"TMPDIR",
+       "Where bench keeps the random model of a --shape, and batch standard input that it must "
+       "read first, while they run; /tmp unless set."},
+      {"EDGELLM_NVML",
+       "The NVML library that bench reads a GPU's sensors with, instead of the driver's "
+       "libnvidia-ml.so.1."},
+  };
+  return variables;
+}
+
+const std::vector<ExitStatus>& exit_statuses() {
+  const auto code = [](ExitCode value) { return std::to_string(static_cast<int>(value)); };
+  static const std::vector<ExitStatus> statuses = {
+      {code(ExitCode::kSuccess), "Success."},
+      {code(ExitCode::kRuntime),
+       "Runtime failure: input/output, memory, a value that is not finite, an internal error."},
+      {code(ExitCode::kUsage), "Wrong command line, or a prompt that is empty or not UTF-8."},
+      {code(ExitCode::kModelFile), "Model file missing, corrupt or unreadable."},
+      {code(ExitCode::kUnsupported), "Recognised, but not supported."},
+      {code(ExitCode::kDevice), "No device memory, or no usable GPU where one was demanded."},
+      {code(ExitCode::kPromptDoesNotFit), "The prompt does not fit the context."},
+      {code(ExitCode::kBatchFailed), "batch: some requests failed; the output says which and why."},
+      {code(ExitCode::kVerification),
+       "verify: the file is readable, but a check failed. batch --merge: answers are missing."},
+      {code(ExitCode::kPeerUnavailable),
+       "compare: the server or its model is not there, or an answer of it was not whole."},
+      {"129, 130, 143", "Ended by SIGHUP, SIGINT, SIGTERM."},
+  };
+  return statuses;
+}
+
+const char* exit_code_name(ExitCode code) {
+  switch (code) {
+    case ExitCode::kSuccess:
+    case ExitCode::kRuntime:
+      break;
+    case ExitCode::kUsage:
+      return "usage";
+    case ExitCode::kModelFile:
+      return "model_file";
+    case ExitCode::kUnsupported:
+      return "unsupported";
+    case ExitCode::kDevice:
+      return "device";
+    case ExitCode::kPromptDoesNotFit:
+      return "prompt_does_not_fit";
+    case ExitCode::kBatchFailed:
+      return "batch_failed";
+    case ExitCode::kVerification:
+      return "verification";
+    case ExitCode::kPeerUnavailable:
+      return "peer_unavailable";
+  }
+  return "runtime";
+}
+
+}  // namespace edgellm

@@ -1,0 +1,40 @@
+// One self-contained HTML page: style and charts are inside, nothing is fetched, no script runs. It
+// follows the reader's light or dark setting. All texts are escaped here, SVG is taken as it is.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace edgellm::bench {
+
+struct Tile {
+  std::string label;
+  std::string value;
+  std::string note;  // may be empty
+};
+
+class HtmlPage {
+ public:
+  HtmlPage(const std::string& title, const std::string& subtitle);
+
+  void heading(const std::string& text);
+  void paragraph(const std::string& text);
+  void tiles(const std::vector<Tile>& tiles);
+  // `svg` from apps/common/svg_chart.h; the caption says how to read it.
+  void figure(const std::string& title, const std::string& svg, const std::string& caption);
+  // A column with a cell that begins with a digit is aligned to the right.
+  void table(const std::vector<std::string>& columns,
+             const std::vector<std::vector<std::string>>& rows);
+  // Names and values below each other, for what was measured with what.
+  void facts(const std::vector<std::pair<std::string, std::string>>& facts);
+
+  // The whole document.
+  std::string text() const;
+
+ private:
+  std::string title_;
+  std::string body_;
+};
+
+}  // namespace edgellm::bench

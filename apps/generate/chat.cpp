@@ -1,0 +1,267 @@
+// edgellm chat: a conversation at a terminal, or of the lines of a pipe.
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <memory>
+
+#include "apps/commands.h"
+#include "apps/common/signals.h"
+#include "apps/common/terminal.h"
+#include "apps/common/text_format.h"
+#include "apps/common/timings.h"
+#include "apps/generate/chat_input.h"
+#include "apps/generate/conversation.h"
+#include "apps/session/answer_flags.h"
+#include "apps/session/chat_prompt.h"
+#include "apps/session/model_flags.h"
+#include "apps/session/sampling_flags.h"
+#include "base/error.h"
+#include "engine/generate.h"
+#include "tokenizer/text_stream.h"
+
+namespace edgellm {
+namespace {
+
+struct Flags {
+  std::string model;
+  ChatFlags chat;
+  EngineFlags engine;
+  SamplingFlags sampling;
+  AnswerFlags answer;
+  bool verbose = false;
+};
+
+constexpr const char* kHelp =
+    "  /clear            forget the conversation; the system message stays\n"
+    "  /set              show the settings\n"
+    "  /set NAME VALUE   temp, top-k, top-p, min-p, repeat-penalty, seed, max-tokens, system\n"
+    "  /help             this\n"
+    "  /bye              end (so does Ctrl-D)\n"
+    "  //...             a message that begins with /\n"
+    "A message of several lines stands between \"\"\" and \"\"\"; at a terminal, a line that ends\n"
+    "with \\ goes on in the next. Ctrl-C stops an answer.\n";
+
+class Chat {
+ public:
+  Chat(const Flags& flags, const ModelFile& model, const Tokenizer& tokenizer,
+       const ChatPrompt& prompt, Backend& backend, const SamplingOptions& sampling)
+      : flags_(flags),
+        stop_ids_(model.tokenizer().stop_ids),
+        tokenizer_(tokenizer),
+        backend_(backend),
+        sampling_(sampling),
+        max_tokens_(flags.answer.max_tokens),
+        conversation_(prompt, flags.chat.system) {}
+
+  int run() {
+    if (input_.is_terminal()) {
+      let_interrupt_end_answers();
+      print_note("/help lists the commands, /bye ends");
+    }
+    std::string message;
+    while (!reader_gone_ && !done_) {
+      const ChatInput::Event event = input_.read(message);
+      if (event == ChatInput::Event::kEnd) break;
+      if (event == ChatInput::Event::kMessage) take(message);
+    }
+    return 0;
+  }
+
+ private:
+  // At a terminal an error is told and the conversation goes on, in a pipe it ends the program.
+  void take(const std::string& message) {
+    if (!input_.is_terminal()) {
+      act_on(message);
+      return;
+    }
+    try {
+      act_on(message);
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::kRuntime || error.code() == ExitCode::kDevice) throw;
+      print_note(error.what());
+    }
+  }
+
+  void act_on(const std::string& message) {
+    if (message.starts_with("//")) {
+      answer(message.substr(1));
+    } else if (message.starts_with('/')) {
+      command(message.substr(1));
+    } else {
+      answer(message);
+    }
+  }
+
+  void command(const std::string& line) {
+    const auto [name, rest] = split_word(line);
+    if (name == "clear" && rest.empty()) {
+      conversation_.clear();
+    } else if (name == "set") {
+      set(rest);
+    } else if ((name == "help" || name == "?") && rest.empty()) {
+      std::fputs(kHelp, stderr);
+    } else if (name == "bye" && rest.empty()) {
+      done_ = true;
+    } else {
+      throw Error(ExitCode::kUsage, "there is no command /" + line +
+                                        "; /help lists the commands, and a message that begins "
+                                        "with / is written //...");
+    }
+  }
+
+  // The first word, and what stands behind the blanks after it.
+  static std::pair<std::string, std::string> split_word(const std::string& line) {
+    const size_t end = std::min(line.find(' '), line.size());
+    const size_t rest = std::min(line.find_first_not_of(' ', end), line.size());
+    return {line.substr(0, end), line.substr(rest)};
+  }
+
+  void set(const std::string& words) {
+    const auto [name, value] = split_word(words);
+    if (name.empty()) {
+      show_settings();
+    } else if (name == "system") {
+      conversation_.set_system(value);
+    } else if (name == "max-tokens") {
+      max_tokens_ = parse_max_tokens(value);
+    } else {
+      set_sampling_option(sampling_, name, value);
+      if (sampling_.temperature == 0 && name != "temp" && name != "repeat-penalty") {
+        print_note(name + " counts from when temp is above 0");
+      }
+    }
+  }
+
+  static int parse_max_tokens(const std::string& value) {
+    int number = 0;
+    const char* const end = value.data() + value.size();
+    const auto [rest, error] = std::from_chars(value.data(), end, number);
+    check_max_tokens(error == std::errc() && rest == end ? number : 0, "max-tokens " + value);
+    return number;
+  }
+
+  void show_settings() const {
+    std::string out;
+    const auto line = [&](const char* name, const nlohmann::ordered_json& value) {
+      out += "  /set " + std::string(name) + " " + value.dump() + "\n";
+    };
+    line("temp", sampling_.temperature);
+    line("top-k", sampling_.top_k);
+    line("top-p", sampling_.top_p);
+    line("min-p", sampling_.min_p);
+    line("repeat-penalty", sampling_.repeat_penalty);
+    line("seed", sampling_.seed);
+    line("max-tokens", max_tokens_);
+    out += "  /set system " + conversation_.system().value_or("") + "\n";
+    std::fputs(out.c_str(), stderr);
+  }
+
+  void answer(const std::string& message) {
+    conversation_.ask(message);
+    require_room();
+    TextStream stream(tokenizer_, flags_.answer.stop);
+    std::string text;
+    const auto show = [&](const std::string& piece) {
+      text += piece;
+      if (!reader_gone_) reader_gone_ = !write_stdout(piece);
+    };
+    GenerateRequest request;
+    request.prompt_ids = conversation_.prompt_ids();
+    request.n_cached = conversation_.n_cached();
+    request.max_tokens = max_tokens_;
+    request.stop_ids = stop_ids_;
+    request.sampling = sampling_;
+    request.on_token = [&](int32_t id) {
+      const bool is_stop = std::binary_search(stop_ids_.begin(), stop_ids_.end(), id);
+      if (!is_stop) show(stream.push(id));
+      return !reader_gone_ && !stream.stopped();
+    };
+    request.interrupted = [] { return received_signal() != 0; };
+    const GenerateResult result = generate(backend_, request);
+    show(stream.finish());
+    if (!text.ends_with('\n') && !reader_gone_) reader_gone_ = !write_stdout("\n");
+
+    if (flags_.verbose) print_numbers(result);
+    conversation_.answered(result, stop_ids_, text);
+    if (result.finish_reason == FinishReason::kContext) {
+      print_note("the context of " + std::to_string(backend_.context()) +
+                 " tokens is full, so the answer ends here; /clear begins a new conversation");
+    }
+    if (result.finish_reason == FinishReason::kInterrupted) {
+      if (!input_.is_terminal() || !take_interrupt()) throw_if_interrupted();
+    }
+  }
+
+  void require_room() {
+    const size_t n = conversation_.prompt_ids().size();
+    if (n < static_cast<size_t>(backend_.context())) return;
+    conversation_.take_back();
+    throw Error(ExitCode::kPromptDoesNotFit,
+                "the conversation with this message is " + std::to_string(n) +
+                    " tokens, but the context is " + std::to_string(backend_.context()) +
+                    "; /clear begins a new one, and chat -c N allows more where the model does");
+  }
+
+  // How much was computed: n tokens of the prompt, the others were in the cache.
+  void print_numbers(const GenerateResult& result) const {
+    const size_t n_prompt = conversation_.prompt_ids().size();
+    const auto n_cached = static_cast<size_t>(conversation_.n_cached());
+    const size_t n_answer = result.token_ids.size();
+    const auto n_timed = static_cast<int64_t>(n_answer) - 1;  // the first comes with the prompt
+    print_note(
+        "prompt " + std::to_string(n_prompt - n_cached) + " tokens (" + std::to_string(n_cached) +
+        " cached), " +
+        fixed(per_second(static_cast<int64_t>(n_prompt - n_cached), result.prompt_eval_ns), 1) +
+        " tokens/s; answer " + std::to_string(n_answer) + " tokens, " +
+        (n_timed > 0 ? fixed(per_second(n_timed, result.eval_ns), 1) + " tokens/s; " : "") +
+        "context " + std::to_string(n_prompt + n_answer) + " of " +
+        std::to_string(backend_.context()));
+  }
+
+  const Flags& flags_;
+  const std::vector<int32_t>& stop_ids_;
+  const Tokenizer& tokenizer_;
+  Backend& backend_;
+  SamplingOptions sampling_;
+  int max_tokens_;
+  Conversation conversation_;
+  ChatInput input_;
+  bool reader_gone_ = false;
+  bool done_ = false;
+};
+
+int chat(const Flags& flags) {
+  check_answer_flags(flags.answer);
+  check_sampling_flags(flags.sampling);
+  const Device device = choose_device(flags.engine);
+  const ModelFile model = open_model(flags.model);
+  const auto tokenizer = load_tokenizer(model);
+  const ChatPrompt prompt(model, tokenizer ? &*tokenizer : nullptr, flags.chat.parse_special);
+  const EngineOptions options = engine_options(flags.engine, model.config());
+  const SamplingOptions sampling =
+      sampling_options(flags.sampling, model.tokenizer(), model.path());
+  check_contents(model, flags.engine);
+  const auto backend = make_backend(model, flags.engine, device, options);
+  return Chat(flags, model, *tokenizer, prompt, *backend, sampling).run();
+}
+
+}  // namespace
+
+Command add_chat(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("chat", "Hold a conversation");
+  app->footer(
+      "  edgellm chat model.tmac2\n"
+      "  edgellm chat model.tmac2 --system \"Answer in one sentence.\" --sample\n"
+      "  edgellm chat model.tmac2 < questions.txt > answers.txt");
+  auto flags = std::make_shared<Flags>();
+  add_model_argument(*app, flags->model);
+  add_chat_options(*app, flags->chat);
+  add_answer_options(*app, flags->answer);
+  add_engine_options(*app, flags->engine);
+  add_sampling_options(*app, flags->sampling);
+  app->add_flag("--verbose", flags->verbose,
+                "Print to standard error what each answer took, and what of its prompt was cached");
+  return {app, [flags] { return chat(*flags); }};
+}
+
+}  // namespace edgellm

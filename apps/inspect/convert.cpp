@@ -1,0 +1,186 @@
+// edgellm convert: a Hugging Face folder or an older file in, one .tmac2 file out.
+#include "model/convert.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "apps/commands.h"
+#include "apps/common/files.h"
+#include "apps/common/terminal.h"
+#include "apps/common/text_format.h"
+#include "apps/common/timings.h"
+#include "apps/inspect/golden.h"
+#include "apps/session/model_flags.h"
+#include "base/error.h"
+#include "tokenizer/tokenizer.h"
+
+namespace edgellm {
+namespace {
+
+struct Flags {
+  std::string source;
+  std::string output;
+  std::vector<std::string> ignore_keys;
+  OlderFileOptions older;
+  bool dry_run = false;
+};
+
+// Says what a source is that cannot be converted.
+[[noreturn]] void fail_unknown(const std::string& source, const std::string& head) {
+  std::string what = "neither a folder nor a file of an earlier program";
+  if (head.starts_with("TMAC2")) {
+    what = "already a .tmac2 file";
+  } else if (head.starts_with("GGUF")) {
+    what = "a GGUF file, which cannot be converted";
+  } else if (source.ends_with(".safetensors") || source.ends_with(".json")) {
+    what = "one file of a model; name the folder it lies in";
+  }
+  throw Error(ExitCode::kUnsupported,
+              source + " is " + what +
+                  "; supported: a Hugging Face folder with config.json and *.safetensors, or an "
+                  "older .tmac2.bin file (TM2 or TMAC)");
+}
+
+// True for a folder, false for an older file.
+bool is_folder(const Flags& flags) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(flags.source, ignored)) {
+    if (flags.older.config.empty() && flags.older.tokenizer.empty()) return true;
+    throw Error(ExitCode::kUsage, "--config and --tokenizer are for older files; the folder " +
+                                      flags.source +
+                                      " is converted with its own config.json and tokenizer.json");
+  }
+  if (!std::filesystem::exists(flags.source, ignored)) {
+    throw Error(ExitCode::kModelFile,
+                "no folder " + flags.source +
+                    "; give a Hugging Face model folder with config.json and *.safetensors");
+  }
+  if (!std::filesystem::is_regular_file(flags.source, ignored)) fail_unknown(flags.source, "");
+  const std::string head = read_head(flags.source, 8);
+  if (!is_older_file(head)) fail_unknown(flags.source, head);
+  return false;
+}
+
+void note_assumptions(const Flags& flags, const ConvertedModel& model) {
+  if (!flags.older.config.empty()) return;
+  char eps[32];
+  std::snprintf(eps, sizeof eps, "%g", static_cast<double>(model.config.norm_eps));
+  print_note(flags.source +
+             " does not say how its model computes; taken as BitNet-b1.58-2B-4T does: " +
+             "ReLU^2, eps " + eps + ", RoPE theta " + fixed(model.config.rope_theta, 0) +
+             "; for any other model add --config config.json");
+}
+
+// What a dry run found, for people.
+std::string dry_run_text(const std::string& output, const ConvertedModel& model) {
+  constexpr size_t kColumn = 16;
+  const size_t width = help_columns();
+  const ModelConfig& config = model.config;
+  uint64_t ternary_bytes = 0;
+  uint64_t table_bytes = 0;
+  for (const Section& section : model.sections) {
+    if (section.dtype == DType::kT2) ternary_bytes += section.bytes;
+    if (section.name == "embedding" || section.name == "head") table_bytes += section.bytes;
+  }
+  std::string target = output;
+  std::error_code error;
+  const auto old_bytes = std::filesystem::file_size(output, error);
+  if (!error) target += ", replacing a file of " + human_bytes(old_bytes);
+  const auto row = [&](const char* name, const std::string& text) {
+    return definition(name, text, kColumn, width);
+  };
+  return row("would write", target) +
+         row("size", human_bytes(model.file_bytes) + " (" + std::to_string(model.file_bytes) +
+                         " bytes in " + std::to_string(model.sections.size()) +
+                         " sections); there is room for it") +
+         row("model", config.architecture + ", " + std::to_string(config.layers) + " layers, " +
+                          human_count(model.parameter_count) + " parameters, vocabulary " +
+                          std::to_string(config.vocab) + ", context " +
+                          std::to_string(config.max_context)) +
+         row("weights",
+             human_bytes(ternary_bytes) + " ternary, " + human_bytes(table_bytes) +
+                 (config.tied_head ? " embedding, which is the head too" : " embedding and head")) +
+         row("tokenizer", model.tokenizer.present
+                              ? std::to_string(model.tokenizer.stop_ids.size()) + " stop ids, " +
+                                    (model.tokenizer.chat_template.empty() ? "no chat template"
+                                                                           : "chat template")
+                              : "none: the file would take ids only") +
+         row("checked", "configuration, tokenizer, every tensor, free space; nothing was written");
+}
+
+int convert(const Flags& flags) {
+  const Stopwatch total;
+  const bool from_folder = is_folder(flags);
+  require_writable(flags.output);
+  ConvertedModel model;
+  {
+    ProgressLine progress;
+    ConvertOptions options;
+    options.ignore_keys = flags.ignore_keys;
+    options.dry_run = flags.dry_run;
+    options.check_tokenizer = [](std::string_view json, const std::string& path) {
+      Tokenizer::from_json(json, path);
+    };
+    options.make_golden = make_golden;
+    options.progress = progress.callback();
+    model = from_folder ? convert_hf(flags.source, flags.output, options)
+                        : convert_older(flags.source, flags.output, flags.older, options);
+  }
+  if (!from_folder) note_assumptions(flags, model);
+  if (flags.dry_run) {
+    write_stdout(dry_run_text(flags.output, model));
+    return 0;
+  }
+  print_note("wrote " + flags.output + ": " + human_count(model.parameter_count) + " parameters, " +
+             human_bytes(model.file_bytes) + ", " +
+             fixed(static_cast<double>(total.elapsed_ns()) / 1e9, 1) + " s");
+  if (!model.tokenizer.present) {
+    print_note(flags.source + " has no tokenizer.json, so " + flags.output +
+               " takes ids only (--ids-file)" +
+               (from_folder ? "" : "; add --tokenizer tokenizer.json for text"));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command add_convert(CLI::App& root) {
+  CLI::App* app = root.add_subcommand(
+      "convert", "Make a .tmac2 file from a Hugging Face folder or an older file");
+  app->footer(
+      "  edgellm convert bitnet-b1.58-2B-4T/ -o bitnet-2b.tmac2\n"
+      "  edgellm convert bitnet-b1.58-2B-4T/ -o bitnet-2b.tmac2 --dry-run\n"
+      "  edgellm convert old.tmac2.bin --tokenizer tokenizer.json -o new.tmac2");
+  auto flags = std::make_shared<Flags>();
+  app->add_option(
+         "SRC", flags->source,
+         "Folder with config.json, *.safetensors, tokenizer.json; or a file that begins with TM2 "
+         "or TMAC")
+      ->required()
+      ->option_text(" ");
+  app->add_option("-o,--output", flags->output, "The file to write; an older one is replaced")
+      ->required()
+      ->option_text("OUT.tmac2");
+  app->add_option(
+         "--ignore-key", flags->ignore_keys,
+         "A key of config.json that edgellm does not know and you declare harmless; may be "
+         "given several times")
+      ->allow_extra_args(false)
+      ->option_text("KEY");
+  app->add_flag("--dry-run", flags->dry_run,
+                "Read and check everything, say what would be written, write nothing");
+  app->add_option("--config", flags->older.config,
+                  "The config.json of the model that the file was made from; a TM2 file without it "
+                  "is taken as BitNet-b1.58-2B-4T's kind")
+      ->option_text("FILE.json")
+      ->group("Older files");
+  app->add_option("--tokenizer", flags->older.tokenizer,
+                  "The tokenizer.json for the file, with what stands beside it "
+                  "(tokenizer_config.json, generation_config.json, ...), or its folder")
+      ->option_text("FILE.json|DIR")
+      ->group("Older files");
+  return {app, [flags] { return convert(*flags); }};
+}
+
+}  // namespace edgellm

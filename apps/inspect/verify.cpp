@@ -1,0 +1,169 @@
+// edgellm verify: is this file whole, and does this machine compute with it what the converting one
+// computed?
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/common/terminal.h"
+#include "apps/inspect/golden.h"
+#include "apps/session/model_flags.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "kernels/cpu/machine.h"
+
+namespace edgellm {
+namespace {
+
+struct Flags {
+  std::string model;
+  int threads = 0;
+  bool json = false;
+};
+
+enum class Status { kOk, kFailed, kSkipped };
+
+struct Check {
+  std::string name;
+  Status status = Status::kOk;
+  std::string detail;
+};
+
+// Every fault of the bytes themselves throws: such a file is corrupt (exit 3), not merely wrong.
+Check contents_check(const ModelFile& model) {
+  ProgressLine progress;
+  model.verify_contents(progress.callback());
+  return {"contents", Status::kOk,
+          std::to_string(model.sections().size()) + " sections: hashes, padding, codes, scales"};
+}
+
+// Text that most tokenizers give back unchanged: scripts, runs of blanks, line ends, digits,
+// characters of one to four bytes. All in NFC, as some models normalise to it.
+constexpr std::string_view kRoundTripTexts[] = {
+    "Once upon a time, there was a king.",
+    "  two  blanks,\ttabs\t\tand\r\nline ends\n\n\n",
+    "don't WE'LL I'm 1234567 3.14159 a_b-c/d#e@f",
+    "na\u00efve caf\u00e9 \u00df \u0141\u00f3d\u017a \u0395\u03bb\u03bb\u03b7\u03bd\u03b9\u03ba"
+    "\u03ac \u0440\u0443\u0441\u0441\u043a\u0438\u0439",
+    "\u65e5\u672c\u8a9e\u306e\u6587 \u4e2d\u6587 \ud55c\uad6d\uc5b4 \u0627\u0644\u0639\u0631"
+    "\u0628\u064a\u0629 \u05e2\u05d1\u05e8\u05d9\u05ea",
+    "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001d54f \u221e\u2260\u2248",
+    "if (x < 10) { return \"a\\n\"; }  // <tag attr='v'>",
+};
+
+// SentencePiece's decoders take a space off the front of a text, whether or not it was put there.
+bool equal_behind_spaces(std::string_view a, std::string_view b) {
+  const auto behind = [](std::string_view text) {
+    return text.substr(std::min(text.find_first_not_of(' '), text.size()));
+  };
+  return behind(a) == behind(b);
+}
+
+std::string round_trip(const Tokenizer& tokenizer, std::string_view text) {
+  return tokenizer.decode(tokenizer.encode(text, /*add_special=*/false), /*skip_special=*/false);
+}
+
+// A text must come back unchanged; or, since some tokenizers normalise more than to NFC, what came
+// back must.
+Check tokenizer_check(const ModelFile& model) {
+  const auto tokenizer = load_tokenizer(model);
+  if (!tokenizer) return {"tokenizer", Status::kSkipped, "the file holds no tokenizer"};
+  int n_normalised = 0;
+  for (const std::string_view text : kRoundTripTexts) {
+    const std::vector<int32_t> ids = tokenizer->encode(text, /*add_special=*/false);
+    for (const int32_t id : ids) {
+      if (id >= model.config().vocab) {
+        return {"tokenizer", Status::kFailed,
+                "id " + std::to_string(id) + " is outside the model's vocabulary of " +
+                    std::to_string(model.config().vocab)};
+      }
+    }
+    const std::string back = tokenizer->decode(ids, /*skip_special=*/false);
+    if (equal_behind_spaces(back, text)) continue;
+    ++n_normalised;
+    const bool is_text = find_invalid_utf8(back) == std::string::npos;
+    if (!is_text || !equal_behind_spaces(round_trip(*tokenizer, back), back)) {
+      return {"tokenizer", Status::kFailed,
+              "\"" + std::string(text) + "\" came back as \"" + back + "\""};
+    }
+  }
+  return {
+      "tokenizer", Status::kOk,
+      std::to_string(std::size(kRoundTripTexts)) + " texts came back " +
+          (n_normalised == 0 ? "unchanged" : "(" + std::to_string(n_normalised) + " normalised)")};
+}
+
+Check golden_check(const ModelFile& model, int threads) {
+  if (!model.golden()) return {"golden", Status::kSkipped, "the file holds no golden ids"};
+  const Golden& golden = *model.golden();
+  const std::vector<int32_t> ids =
+      greedy_ids(model, golden.prompt_ids, static_cast<int>(golden.greedy_ids.size()),
+                 threads != 0 ? threads : cpu::usable_cores(), /*low_memory=*/false);
+  if (ids == golden.greedy_ids) {
+    return {"golden", Status::kOk, std::to_string(ids.size()) + " greedy ids generated again"};
+  }
+  size_t at = 0;
+  while (at < ids.size() && at < golden.greedy_ids.size() && ids[at] == golden.greedy_ids[at]) ++at;
+  return {"golden", Status::kFailed,
+          "the greedy ids differ from position " + std::to_string(at) + " on"};
+}
+
+const char* json_name(Status status) {
+  switch (status) {
+    case Status::kOk:
+      return "ok";
+    case Status::kFailed:
+      return "failed";
+    case Status::kSkipped:
+      break;
+  }
+  return "skipped";
+}
+
+const char* text_name(Status status) {
+  return status == Status::kFailed ? "FAILED" : status == Status::kOk ? "OK" : "skipped";
+}
+
+int verify(const Flags& flags) {
+  const ModelFile model = open_model(flags.model);
+  bool passed = true;
+  nlohmann::ordered_json checks = nlohmann::ordered_json::array();
+  const auto report = [&](const Check& check) {
+    passed = passed && check.status != Status::kFailed;
+    checks.push_back(
+        {{"name", check.name}, {"status", json_name(check.status)}, {"detail", check.detail}});
+    if (!flags.json) {
+      write_stdout(check.name + ": " + text_name(check.status) + " (" +
+                   model_io::printable_path(check.detail) + ")\n");
+    }
+  };
+  report(contents_check(model));
+  report(tokenizer_check(model));
+  report(golden_check(model, flags.threads));
+  if (flags.json) {
+    print_json({{"schema", "edgellm.verify/1"},
+                {"model", {{"path", model.path()}, {"id", model_io::hex64(model.id())}}},
+                {"passed", passed},
+                {"checks", checks}});
+  }
+  if (passed) return 0;
+  print_note(model.path() + " failed its verification; convert the model again");
+  return static_cast<int>(ExitCode::kVerification);
+}
+
+}  // namespace
+
+Command add_verify(CLI::App& root) {
+  CLI::App* app =
+      root.add_subcommand("verify", "Check a .tmac2 file and what this machine makes of it");
+  app->footer("  edgellm verify model.tmac2");
+  auto flags = std::make_shared<Flags>();
+  add_model_argument(*app, flags->model);
+  app->add_option("--threads", flags->threads, "CPU threads [one per usable core]")
+      ->check(CLI::Range(1, 1024).description(""))
+      ->option_text("N");
+  app->add_flag("--json", flags->json, "Print one JSON object");
+  return {app, [flags] { return verify(*flags); }};
+}
+
+}  // namespace edgellm

@@ -1,0 +1,143 @@
+#include "apps/session/model_folders.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include "apps/common/near_matches.h"
+#include "base/error.h"
+#include "base/text.h"
+
+namespace edgellm {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kEnding = ".tmac2";
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+// Whatever is there and is no folder: what it is worth is for the reader to say.
+bool is_file(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored) && !fs::is_directory(path, ignored);
+}
+
+// The path itself or with the ending; empty where neither is a file.
+std::string with_ending(const std::string& path) {
+  if (is_file(path)) return path;
+  const bool has_name = fs::path(path).has_filename();
+  return has_name && is_file(path + kEnding) ? path + kEnding : "";
+}
+
+// A name that may stand in a model folder: nothing that leads out of it.
+bool is_name(const std::string& name) {
+  const fs::path path(name);
+  return !name.empty() && path.is_relative() &&
+         std::none_of(path.begin(), path.end(),
+                      [](const fs::path& part) { return part == "." || part == ".."; });
+}
+
+std::vector<std::string> found_in_folders(const std::string& name) {
+  std::vector<std::string> found;
+  for (const std::string& folder : model_folders()) {
+    const std::string path = with_ending((fs::path(folder) / name).string());
+    std::error_code ignored;
+    const bool is_known = std::any_of(found.begin(), found.end(), [&](const std::string& other) {
+      return fs::equivalent(path, other, ignored);
+    });
+    if (!path.empty() && !is_known) found.push_back(path);
+  }
+  return found;
+}
+
+// "; did you mean ...?" with models of the folders and of the folder that the path names.
+std::string similar_models(const std::string& name) {
+  const fs::path asked(name);
+  std::vector<std::string> folders = {asked.parent_path().string()};
+  if (is_name(name)) {
+    const std::vector<std::string> more = model_folders();
+    folders.insert(folders.end(), more.begin(), more.end());
+  }
+  const auto stem_of = [](const fs::path& path) {
+    return (path.extension() == kEnding ? path.stem() : path.filename()).string();
+  };
+  std::vector<std::string> stems;
+  std::vector<std::string> paths;
+  for (const std::string& folder : folders) {
+    std::error_code error;
+    for (fs::directory_iterator entry(folder.empty() ? "." : folder, error), end;
+         !error && entry != end; entry.increment(error)) {
+      if (entry->path().extension() != kEnding) continue;
+      stems.push_back(stem_of(entry->path()));
+      paths.push_back((folder.empty() ? entry->path().filename() : entry->path()).string());
+    }
+  }
+  const std::vector<std::string> near = near_matches(stem_of(asked), stems);
+  std::vector<std::string> candidates;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    if (std::find(near.begin(), near.end(), stems[i]) == near.end()) continue;
+    if (std::find(candidates.begin(), candidates.end(), paths[i]) == candidates.end()) {
+      candidates.push_back(paths[i]);
+    }
+  }
+  // A folder is listed in any order; an error should read the same every time.
+  std::sort(candidates.begin(), candidates.end());
+  return candidates.empty() ? "" : "; did you mean " + model_io::join(candidates, " or ") + "?";
+}
+
+[[noreturn]] void fail_not_found(const std::string& name) {
+  std::error_code ignored;
+  if (fs::is_directory(name, ignored)) {
+    throw Error(ExitCode::kModelFile,
+                name + " is a folder, expected a .tmac2 file; make one with: edgellm convert " +
+                    name + " -o model.tmac2");
+  }
+  std::string message = "no model file " + name;
+  if (is_name(name)) {
+    message += ", and no such model in " + model_io::join(model_folders(), ", ");
+  }
+  const std::string similar = similar_models(name);
+  throw Error(
+      ExitCode::kModelFile,
+      message + (similar.empty() ? "; give the path of a .tmac2 file (edgellm convert makes one)"
+                                 : similar));
+}
+
+}  // namespace
+
+std::vector<std::string> model_folders() {
+  std::vector<std::string> folders;
+  std::istringstream listed(variable("EDGELLM_MODELS"));
+  for (std::string folder; std::getline(listed, folder, ':');) {
+    if (!folder.empty()) folders.push_back(folder);
+  }
+  // The XDG specification has a relative path ignored.
+  std::string data = variable("XDG_DATA_HOME");
+  if (!fs::path(data).is_absolute()) {
+    const std::string home = variable("HOME");
+    data = home.empty() ? "" : home + "/.local/share";
+  }
+  if (!data.empty()) folders.push_back(data + "/edgellm/models");
+  return folders;
+}
+
+std::string find_model(const std::string& name) {
+  const std::string path = with_ending(name);
+  if (!path.empty()) return path;
+  const std::vector<std::string> found =
+      is_name(name) ? found_in_folders(name) : std::vector<std::string>{};
+  if (found.empty()) fail_not_found(name);
+  if (found.size() > 1) {
+    throw Error(ExitCode::kModelFile, "the model " + name + " is ambiguous, there are " +
+                                          model_io::join(found, " and ") +
+                                          "; give the path of one of them");
+  }
+  return found.front();
+}
+
+}  // namespace edgellm

@@ -1,0 +1,439 @@
+// qkv, attn_out, ffn_up and ffn_down for many activation rows ("tokens" here, because weights have
+// rows too): one launch quantises the tokens, a second multiplies on the int8 tensor cores and
+// finishes the results.
+//
+// A block makes a tile of weight rows x tokens. Copies of the next K steps into shared memory run
+// while the tensor cores work on the present one. The tile's integer sums go through shared memory
+// once more, so that the ending is a short loop in which neighbouring threads write neighbouring
+// results.
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm_skinny.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear_ops.cuh"
+#include "kernels/cuda/quantise.cuh"
+#include "kernels/cuda/ternary_tile.cuh"
+
+namespace edgellm::cuda {
+namespace {
+
+// ---- Quantisation ---------------------------------------------------------------------------
+
+// Two warps for a row: a thread keeps four neighbouring partial sums of canonical_sum.
+constexpr int kRowThreads = kPartials / 4;
+
+// Columns of a quantised row, rounded up to whole 16-byte loads of weights.
+__host__ __device__ inline int padded_columns(int cols) { return (cols + 63) / 64 * 64; }
+
+// Quantised tokens. Column c of a token is byte c of its row.
+struct RowsOut {
+  int8_t* codes;  // [tokens, padded_columns(cols)]
+  float* s;       // [tokens]
+  float* r;       // [tokens]
+  int32_t* sum;   // [tokens]
+};
+
+// Adding 1.5 * 2^23 rounds to the nearest even integer and leaves it in the low bits of the sum.
+// |z * s| <= 127.0001, the roundings of s included: no clamp is needed.
+__device__ inline int code_of(float z, float s) {
+  return static_cast<int>(float_to_bits(z * s + 12582912.0f)) - 0x4b400000;
+}
+
+// One row by kRowThreads threads. A thread keeps its first kKept loads: rows of up to 256 kKept
+// columns are read once, and all at once.
+template <bool kAligned, bool kNorm, int kKept>
+__device__ void quantise(const Input& in, const RowsOut& out, int row) {
+  __shared__ alignas(16) float partial[kPartials];  // written by fours
+  __shared__ uint32_t warp_max[kRowThreads / 32];
+  __shared__ int warp_sum[kRowThreads / 32];
+  const int t = static_cast<int>(threadIdx.x);
+  const int n = in.cols;
+  const float* x = in.x + static_cast<size_t>(row) * static_cast<size_t>(n);
+
+  float4 squares = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  uint32_t largest = 0;  // of the absolute values' bits: NaN and infinity are the largest
+  float4 kept[kKept];
+  const auto measure = [&](float4 z) {
+    if constexpr (kNorm) {
+      squares.x = fmaf(z.x, z.x, squares.x);
+      squares.y = fmaf(z.y, z.y, squares.y);
+      squares.z = fmaf(z.z, z.z, squares.z);
+      squares.w = fmaf(z.w, z.w, squares.w);
+    }
+    return z;
+  };
+  const auto scaled = [&](float4 v, int i) {
+    if constexpr (kNorm) return product(v, four<kAligned>(in.gain, i, n));
+    return v;
+  };
+  const auto compare = [&](float4 z) {
+    largest = max(largest, float_to_bits(z.x) & 0x7fffffffu);
+    largest = max(largest, float_to_bits(z.y) & 0x7fffffffu);
+    largest = max(largest, float_to_bits(z.z) & 0x7fffffffu);
+    largest = max(largest, float_to_bits(z.w) & 0x7fffffffu);
+  };
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) kept[j] = four<kAligned>(x, 4 * t + j * kPartials, n);
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    kept[j] = scaled(measure(kept[j]), 4 * t + j * kPartials);
+    compare(kept[j]);
+  }
+#pragma unroll 8
+  for (int i = 4 * t + kKept * kPartials; i < n; i += kPartials) {
+    compare(scaled(measure(four<kAligned>(x, i, n)), i));
+  }
+
+  largest = max_warp(largest);
+  if (t % 32 == 0) warp_max[t / 32] = largest;
+  if constexpr (kNorm) *reinterpret_cast<float4*>(partial + 4 * t) = squares;
+  __syncthreads();
+  largest = max(warp_max[0], warp_max[1]);
+  float r = 1.0f;
+  if constexpr (kNorm) r = rms_factor(fold_partials(partial), n, in.eps);
+  const RowFactors factors = row_factors(largest, kNorm);
+
+  const int padded = padded_columns(n);
+  int8_t* codes = out.codes + static_cast<size_t>(row) * static_cast<size_t>(padded);
+  int sum = 0;
+  const auto write = [&](int i, float4 z) {
+    int packed = 0;
+    if (!factors.zero) {
+      const int a = code_of(z.x, factors.s);
+      const int b = code_of(z.y, factors.s);
+      const int c = code_of(z.z, factors.s);
+      const int d = code_of(z.w, factors.s);
+      sum += (a + b) + (c + d);
+      packed = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24;
+    }
+    *reinterpret_cast<int*>(codes + i) = packed;
+  };
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    if (4 * t + j * kPartials < padded) write(4 * t + j * kPartials, kept[j]);
+  }
+#pragma unroll 8
+  for (int i = 4 * t + kKept * kPartials; i < padded; i += kPartials) {
+    write(i, scaled(four<kAligned>(x, i, n), i));
+  }
+  sum = sum_warp(sum);
+  if (t % 32 == 0) warp_sum[t / 32] = sum;
+  __syncthreads();
+  if (t == 0) {
+    out.s[row] = factors.s;
+    out.r[row] = r;
+    out.sum[row] = warp_sum[0] + warp_sum[1];
+    if (!factors.finite) set_fault(in.fault, in.layer + 1);
+  }
+}
+
+template <bool kAligned, bool kNorm, int kKept>
+__global__ void __launch_bounds__(kRowThreads) quantise_kernel(Input in, RowsOut out) {
+  let_next_start();
+  wait_for_previous();
+  quantise<kAligned, kNorm, kKept>(in, out, static_cast<int>(blockIdx.x));
+}
+
+void quantise_rows(const Input& in, const RowsOut& out, int rows, cudaStream_t stream) {
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  const auto choose = [&](auto kept) {
+    constexpr int kKept = decltype(kept)::value;
+    const bool norm = in.gain != nullptr;
+    if (in.cols % 4 == 0 && aligned(in.x) && aligned(in.gain)) {
+      return norm ? quantise_kernel<true, true, kKept> : quantise_kernel<true, false, kKept>;
+    }
+    return norm ? quantise_kernel<false, true, kKept> : quantise_kernel<false, false, kKept>;
+  };
+  const auto kernel = in.cols <= 3 * kPartials    ? choose(Constant<3>())
+                      : in.cols <= 6 * kPartials  ? choose(Constant<6>())
+                      : in.cols <= 12 * kPartials ? choose(Constant<12>())
+                                                  : choose(Constant<28>());
+  launch(kernel, dim3(static_cast<unsigned>(rows)), dim3(kRowThreads), 0, stream, in, out);
+}
+
+// ---- Asynchronous copies --------------------------------------------------------------------
+
+// 16 bytes from global to shared memory, zeros where `valid` is false; in the background from
+// compute capability 8.0 on.
+__device__ inline void copy_16(void* to, const void* from, bool valid) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
+               : "memory");
+#else
+  *static_cast<uint4*>(to) = valid ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
+#endif
+}
+
+// ---- The product ----------------------------------------------------------------------------
+
+// This thread's share of the copies into a stage: the same rows and tokens for every stage, one K
+// step of each. Rows and tokens that do not exist are zeros: reading others in their place would
+// send all blocks to the same lines of the L2 cache.
+template <class T>
+struct Copies {
+  static constexpr int kWeightCopies = (T::kRows * T::kSteps + T::kThreads - 1) / T::kThreads;
+  static constexpr int kCodeCopies = (T::kTokens * T::kSteps * 4 + T::kThreads - 1) / T::kThreads;
+
+  const uint4* weights[kWeightCopies];  // at stage 0
+  const uint4* codes[kCodeCopies];
+  uint32_t has_weights = 0;  // bit i: weights[i] is a row that exists
+  uint32_t has_codes = 0;
+  int steps;  // of 64 columns, of the whole product
+
+  template <class Op>
+  __device__ Copies(const Op& op, const RowsOut& rows, int first_pair, int first_token, int tokens)
+      : steps(op.row_words / 4) {
+    const int t = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int i = 0; i < kWeightCopies; ++i) {
+      const TileRow tile_row((t + i * T::kThreads) / T::kSteps);
+      const int number = first_pair + tile_row.pair;
+      const PairRows pair = op.rows(min(number, op.pairs() - 1));
+      const uint32_t* row = tile_row.which == 1 ? pair.words[1] : pair.words[0];
+      if (number < op.pairs() && row != nullptr) has_weights |= 1u << i;
+      weights[i] =
+          reinterpret_cast<const uint4*>(row != nullptr ? row : pair.words[0]) + t % T::kSteps;
+    }
+#pragma unroll
+    for (int i = 0; i < kCodeCopies; ++i) {
+      const int token = first_token + (t + i * T::kThreads) / (4 * T::kSteps);
+      if (token < tokens) has_codes |= 1u << i;
+      codes[i] = reinterpret_cast<const uint4*>(rows.codes) +
+                 static_cast<size_t>(min(token, tokens - 1)) * static_cast<size_t>(4 * steps) +
+                 t % (4 * T::kSteps);
+    }
+  }
+
+  __device__ void fetch_weights(int8_t* stage, int first_step) const {
+    const int t = static_cast<int>(threadIdx.x);
+    const int step = t % T::kSteps;
+    const bool valid = first_step + step < steps;
+    int8_t* to = stage + step * T::kWeightPlane + t / T::kSteps * 16;
+#pragma unroll
+    for (int i = 0; i < kWeightCopies; ++i) {
+      if (T::kRows * T::kSteps % T::kThreads != 0 && t + i * T::kThreads >= T::kRows * T::kSteps) {
+        break;
+      }
+      copy_16(to + i * (T::kThreads / T::kSteps * 16), weights[i] + (valid ? first_step : 0),
+              valid && (has_weights >> i & 1) != 0);
+    }
+  }
+
+  __device__ void fetch_codes(int8_t* stage, int first_step) const {
+    const int t = static_cast<int>(threadIdx.x);
+    const int quarter = t % (4 * T::kSteps);
+    const bool valid = first_step + quarter / 4 < steps;
+    int8_t* to = stage + T::kSteps * T::kWeightPlane + quarter / 4 * T::kCodePlane +
+                 t / (4 * T::kSteps) * 64 + quarter % 4 * 16;
+#pragma unroll
+    for (int i = 0; i < kCodeCopies; ++i) {
+      if (T::kTokens * T::kSteps * 4 % T::kThreads != 0 &&
+          t + i * T::kThreads >= T::kTokens * T::kSteps * 4) {
+        break;
+      }
+      copy_16(to + i * (T::kThreads / (4 * T::kSteps) * 64),
+              codes[i] + (valid ? 4 * first_step : 0), valid && (has_codes >> i & 1) != 0);
+    }
+  }
+};
+
+// The results of a tile that a thread finishes: of one pair, for every kTokenStep-th token.
+template <class T, class Op>
+struct TileEnd {
+  static constexpr int kTokenStep = T::kThreads / T::kPairs;
+  static constexpr int kResults = (T::kTokens + kTokenStep - 1) / kTokenStep;
+  // Looked up together, so that the thread waits for memory once. Few are looked up before the
+  // products, more would take their registers.
+  static constexpr int kBatch = kResults < 8 ? kResults : 8;
+  static constexpr bool kEarly = kResults <= 4;
+
+  int pair;
+  int first_token;
+  int end;  // of the tile's tokens
+  typename Op::Place place[kBatch];
+
+  __device__ TileEnd(const Op& op, int first_pair, int first_token_, int tokens)
+      : pair(first_pair + static_cast<int>(threadIdx.x) % T::kPairs),
+        first_token(first_token_),
+        end(min(T::kTokens, tokens - first_token_)) {
+    if (kEarly && pair < op.pairs()) look_up(op, static_cast<int>(threadIdx.x) / T::kPairs);
+  }
+
+  __device__ void look_up(const Op& op, int begin) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      place[i] = op.place(first_token + min(begin + i * kTokenStep, end - 1), pair);
+    }
+  }
+
+  // Scales the sums and lets the op finish them.
+  __device__ void finish(const Op& op, const int* tile, const RowScale* scales) {
+    if (pair >= op.pairs()) return;
+    const int t = static_cast<int>(threadIdx.x);
+    const PairRows pair_rows = op.rows(pair);
+    const int row = t % T::kPairs / 16 * 32 + t % 16;
+#pragma unroll 1
+    for (int begin = t / T::kPairs; begin < end; begin += kBatch * kTokenStep) {
+      if (!kEarly) look_up(op, begin);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) op.fetch(place[i]);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int token = begin + i * kTokenStep;
+        if (token >= end) break;
+        const RowScale scale = scales[token];
+        int a = -scale.sum;
+        int b = -scale.sum;
+#pragma unroll
+        for (int k = 0; k < T::kWarpsK; ++k) {
+          const int* sums = tile + (k * T::kTokens + token) * T::kSumStride + row;
+          a += sums[0];
+          b += sums[16];
+        }
+        op.finish(place[i], static_cast<float>(a) * ((pair_rows.scale[0] / scale.s) * scale.r),
+                  static_cast<float>(b) * ((pair_rows.scale[1] / scale.s) * scale.r));
+      }
+    }
+  }
+};
+
+template <class T, class Op>
+__global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut rows, int tokens) {
+  extern __shared__ uint4 shared_memory[];
+  int8_t* shared = reinterpret_cast<int8_t*>(shared_memory);
+  const int first_pair = static_cast<int>(blockIdx.x) * T::kPairs;
+  const int first_token = static_cast<int>(blockIdx.y) * T::kTokens;
+  let_next_start();
+
+  // Weights may come before the previous kernel has ended.
+  const Copies<T> copies(op, rows, first_pair, first_token, tokens);
+#pragma unroll
+  for (int s = 0; s < T::kStages - 1; ++s) {
+    copies.fetch_weights(shared + s * T::kStageBytes, s * T::kSteps);
+  }
+  TileEnd<T, Op> ending(op, first_pair, first_token, tokens);
+  wait_for_previous();
+#pragma unroll
+  for (int s = 0; s < T::kStages - 1; ++s) {
+    copies.fetch_codes(shared + s * T::kStageBytes, s * T::kSteps);
+    end_of_copies();
+  }
+  RowScale* scales = reinterpret_cast<RowScale*>(shared + T::kTileBytes);
+  for (int i = static_cast<int>(threadIdx.x); i < T::kTokens; i += T::kThreads) {
+    const int token = min(first_token + i, tokens - 1);
+    scales[i] = {rows.sum[token], rows.s[token], rows.r[token]};
+  }
+
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_k = warp % T::kWarpsK;
+  const int warp_row = warp / T::kWarpsK % T::kWarpsM * T::kRowTiles * 16;
+  const int warp_token = warp / T::kWarpsK / T::kWarpsM * T::kTokenTiles * 8;
+  WarpTile<T> tile;
+  int stage = 0;
+  int free_stage = T::kStages - 1;
+  for (int first_step = 0; first_step < copies.steps; first_step += T::kSteps) {
+    wait_for_copies_but<T::kStages - 2>();
+    // This stage has arrived for every thread, and every warp is done with the one before, which
+    // is filled next.
+    __syncthreads();
+    int8_t* next = shared + free_stage * T::kStageBytes;
+    const int next_step = first_step + (T::kStages - 1) * T::kSteps;
+    if (next_step < copies.steps) {
+      copies.fetch_weights(next, next_step);
+      copies.fetch_codes(next, next_step);
+    }
+    end_of_copies();
+    const int8_t* weights = shared + stage * T::kStageBytes;
+    const int8_t* codes = weights + T::kSteps * T::kWeightPlane;
+#pragma unroll
+    for (int step = 0; step < T::kSteps; step += T::kWarpsK) {
+      tile.add(weights + (step + warp_k) * T::kWeightPlane + warp_row * 16,
+               codes + (step + warp_k) * T::kCodePlane + warp_token * 64);
+    }
+    free_stage = stage;
+    stage = stage + 1 == T::kStages ? 0 : stage + 1;
+  }
+
+  // The sums take the place of the stages.
+  wait_for_copies();
+  __syncthreads();
+  int* sums = reinterpret_cast<int*>(shared);
+  tile.write(sums + (warp_k * T::kTokens + warp_token) * T::kSumStride + warp_row);
+  __syncthreads();
+  ending.finish(op, sums, scales);
+}
+
+// Named by weight rows and tokens. Warps of small tiles share them along K.
+using Tile32x8 = Tiling<2, 1, 1, 1, 8, 8, 4>;
+using Tile32x16 = Tiling<2, 2, 1, 1, 8, 8, 4>;
+using Tile32x32 = Tiling<2, 4, 1, 1, 8, 8, 4>;
+using Tile64x32 = Tiling<2, 4, 2, 1, 4, 4, 4>;
+using Tile64x64 = Tiling<2, 4, 2, 2, 2, 4, 4>;
+using Tile128x64 = Tiling<2, 4, 4, 2, 1, 2, 4>;
+using Tile128x128 = Tiling<4, 8, 2, 2, 1, 2, 4>;
+
+template <class T, class Op>
+void launch_product(const Op& op, const RowsOut& rows, int tokens, cudaStream_t stream) {
+  const auto blocks = [](int n, int each) { return static_cast<unsigned>((n + each - 1) / each); };
+  launch(product_kernel<T, Op>, dim3(blocks(op.pairs(), T::kPairs), blocks(tokens, T::kTokens)),
+         dim3(T::kThreads), T::kSharedBytes, stream, op, rows, tokens);
+}
+
+template <class Op>
+void multiply_rows(const Op& op, const Input& in, int tokens, const Workspace& workspace,
+                   cudaStream_t stream) {
+  if (multiply_few_rows(in, op, tokens, stream)) {
+    return;
+  }
+  const RowsOut rows{workspace.codes, workspace.row_s, workspace.row_r, workspace.row_sum};
+  quantise_rows(in, rows, tokens, stream);
+  // The largest tile of which there are enough to keep the SMs of a large GPU busy (measured on one
+  // of 132; docs/performance.md). Where shared memory is small, one that fits.
+  const auto fills = [&](auto tile, int blocks) {
+    using T = decltype(tile);
+    return (op.pairs() + T::kPairs - 1) / T::kPairs * ((tokens + T::kTokens - 1) / T::kTokens) >=
+               blocks &&
+           T::kSharedBytes <= max_dynamic_shared();
+  };
+  const bool many_pairs = op.pairs() >= 1536;
+  if (tokens <= 8) {
+    launch_product<Tile32x8>(op, rows, tokens, stream);
+  } else if (tokens <= 16) {
+    launch_product<Tile32x16>(op, rows, tokens, stream);
+  } else if (many_pairs && in.cols >= 2048 && fills(Tile128x128(), 200)) {
+    launch_product<Tile128x128>(op, rows, tokens, stream);
+  } else if (many_pairs && fills(Tile128x64(), 190)) {
+    launch_product<Tile128x64>(op, rows, tokens, stream);
+  } else if (tokens > 32 && fills(Tile64x64(), 140)) {
+    launch_product<Tile64x64>(op, rows, tokens, stream);
+  } else if (fills(Tile64x32(), 110) || !fills(Tile32x32(), 0)) {
+    launch_product<Tile64x32>(op, rows, tokens, stream);
+  } else {
+    launch_product<Tile32x32>(op, rows, tokens, stream);
+  }
+}
+
+}  // namespace
+
+void qkv_rows(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  const QkvOp op{args.q,        args.k,        args.v,      words_per_row(args.dim),
+                 args.rope_cos, args.rope_sin, args.places, args.q_out,
+                 args.kv};
+  multiply_rows(op, {args.x, args.gain, args.eps, args.dim, args.fault, args.layer}, args.rows,
+                workspace, stream);
+}
+
+void project_rows(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  const ProjectOp op{args.w, words_per_row(args.w.cols), args.x, args.fault, args.layer};
+  multiply_rows(op, {args.y, args.gain, args.eps, args.w.cols, args.fault, args.layer}, args.rows,
+                workspace, stream);
+}
+
+void ffn_up_rows(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  const FfnUpOp op{args.gate, args.up, words_per_row(args.gate.cols), args.act, args.u};
+  multiply_rows(op, {args.x, args.gain, args.eps, args.gate.cols, args.fault, args.layer},
+                args.rows, workspace, stream);
+}
+
+}  // namespace edgellm::cuda

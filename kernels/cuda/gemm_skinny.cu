@@ -1,0 +1,392 @@
+// qkv, attn_out, ffn_up and ffn_down for two to eight activation rows ("tokens"), each in one
+// launch (compute capability 9.0 and newer).
+//
+// What linear.cu does for one token would cost every block the reading and quantising of all of
+// them. Here the blocks come in clusters that share the columns: a block quantises its eighth of
+// every token and multiplies it, on the tensor cores, with its eighth of the columns of the
+// cluster's weight rows, fetched before the previous kernel has ended. What goes from block to
+// block is small: first the largest magnitudes, which quantising needs of the whole token; then the
+// sums of products, which each block adds up and finishes for an eighth of the rows.
+//
+// The RMS factor is needed only at the end. Each block makes an eighth of the partial sums of
+// canonical_sum of every token, a lane one, and all blocks get them.
+#include "kernels/cuda/gemm_skinny.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ternary_tile.cuh"
+
+namespace edgellm::cuda {
+namespace {
+
+constexpr int kCluster = 8;  // blocks
+constexpr int kTokens = 8;   // at most: the columns of a tensor core's tile
+// A warp quantises a token, and multiplies the weight rows that one block of the cluster finishes.
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+static_assert(kWarps == kTokens && kWarps == kCluster && 32 * kCluster == kPartials);
+
+// ---- Clusters -------------------------------------------------------------------------------
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define EDGELLM_HAS_CLUSTERS 1
+#endif
+
+__device__ inline int cluster_rank() {
+  int rank = 0;
+#ifdef EDGELLM_HAS_CLUSTERS
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return rank;
+}
+
+// A barrier of all threads of the cluster, in two halves.
+__device__ inline void cluster_arrive() {
+#ifdef EDGELLM_HAS_CLUSTERS
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ inline void cluster_wait() {
+#ifdef EDGELLM_HAS_CLUSTERS
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+[[maybe_unused]] __device__ inline uint32_t shared_address(const void* here) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(here));
+}
+
+// What the blocks of the cluster send once into this block's shared memory. A store counts itself
+// where it arrives, so that nobody waits for more than the data (a barrier of the cluster takes a
+// fence of the whole GPU besides, a microsecond).
+class Inbox {
+ public:
+  // By one thread, before the cluster meets: for so many bytes.
+  __device__ void init(int bytes) {
+#ifdef EDGELLM_HAS_CLUSTERS
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier_))
+                 : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier_)),
+        "r"(bytes)
+        : "memory");
+#endif
+  }
+  // Until all is there.
+  __device__ void wait() {
+#ifdef EDGELLM_HAS_CLUSTERS
+    uint32_t done = 0;
+    while (done == 0) {
+      asm volatile(
+          "{\n"
+          ".reg .pred p;\n"
+          "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n"
+          "selp.u32 %0, 1, 0, p;\n"
+          "}"
+          : "=r"(done)
+          : "r"(shared_address(&barrier_))
+          : "memory");
+    }
+#endif
+  }
+  // Stores into block `rank`, at the place that `here` is in this block.
+  template <class T>
+  __device__ void send(int rank, T* here, T value) {
+#ifdef EDGELLM_HAS_CLUSTERS
+    uint32_t words[sizeof(T) / 4];
+    memcpy(words, &value, sizeof value);
+    if constexpr (sizeof(T) == 4) {
+      asm volatile(
+          "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
+              in_block(rank, here)),
+          "r"(words[0]), "r"(in_block(rank, &barrier_))
+          : "memory");
+    } else {
+      static_assert(sizeof(T) == 16);
+      asm volatile(
+          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+          "[%5];" ::"r"(in_block(rank, here)),
+          "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(in_block(rank, &barrier_))
+          : "memory");
+    }
+#endif
+  }
+
+ private:
+#ifdef EDGELLM_HAS_CLUSTERS
+  __device__ static uint32_t in_block(int rank, const void* here) {
+    uint32_t there = 0;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(there)
+                 : "r"(shared_address(here)), "r"(rank));
+    return there;
+  }
+#endif
+
+  uint64_t barrier_;
+};
+
+// ---- The kernel -----------------------------------------------------------------------------
+
+// K steps of 64 columns of a block, at most, where rows have so many words.
+__host__ __device__ inline int max_steps(int row_words) {
+  return (row_words / 4 + kCluster - 1) / kCluster;
+}
+
+// The weight rows of a cluster.
+template <int kRowTiles>
+using Tile = Tiling<kRowTiles, 1, kWarps, 1, 1, 1, 1>;
+
+// Of all tokens, from all blocks.
+struct Shared {
+  Inbox maxima, squares, results;
+  alignas(16) uint32_t max[kTokens][kCluster];
+  alignas(16) int32_t sum[kTokens][kCluster];  // of the codes
+  float s[kTokens];                            // codes per unit
+  float r[kTokens];                            // RMS factor
+};
+
+// The dynamic shared memory of a block that has up to `steps` K steps of 64 columns.
+template <class T>
+struct Memory {
+  static constexpr int kOwnRows = T::kRows / kCluster;  // that the block finishes
+
+  int8_t* weights;  // [steps][T::kWeightPlane]
+  int8_t* codes;    // [steps][T::kCodePlane]
+  // Sums of products from all blocks, [kCluster][tile of 16 rows], as a warp holds them: lane
+  // 4 g + t has rows g and g + 8 of tokens 2 t and 2 t + 1.
+  int4 (*sums)[kOwnRows / 16][32];
+  float (*squares)[kPartials];  // [kTokens]: partial sums, from all blocks
+  float* gain;                  // [steps][64]
+
+  __device__ Memory(uint4* memory, int steps) {
+    weights = reinterpret_cast<int8_t*>(memory);
+    codes = weights + steps * T::kWeightPlane;
+    sums = reinterpret_cast<int4(*)[kOwnRows / 16][32]>(codes + steps * T::kCodePlane);
+    squares = reinterpret_cast<float(*)[kPartials]>(sums + kCluster);
+    gain = reinterpret_cast<float*>(squares + kTokens);
+  }
+  static size_t bytes(int steps) {
+    return static_cast<size_t>(steps) * (T::kWeightPlane + T::kCodePlane + 64 * sizeof(float)) +
+           sizeof(int[kCluster][kOwnRows][kTokens]) + sizeof(float[kTokens][kPartials]);
+  }
+};
+
+// kQuads: fours of columns of a token that a lane quantises, at most.
+template <class Op, int kRowTiles, int kQuads>
+__global__ void __launch_bounds__(kThreads, 3) few_rows_kernel(Input in, Op op, int tokens) {
+  using T = Tile<kRowTiles>;
+  constexpr int kOwnRows = Memory<T>::kOwnRows;
+  constexpr int kOwnPairs = kOwnRows / 2;
+  extern __shared__ uint4 shared_memory[];
+  __shared__ Shared shared;
+  const int t = static_cast<int>(threadIdx.x);
+  const int warp = t / 32;
+  const int lane = t % 32;
+  const int rank = cluster_rank();
+  const int all_steps = op.row_words / 4;
+  const int first_step = rank * all_steps / kCluster;
+  const int steps = (rank + 1) * all_steps / kCluster - first_step;
+  const Memory<T> memory(shared_memory, max_steps(op.row_words));
+  const bool has_gain = in.gain != nullptr;
+  let_next_start();
+  if (t == 0) {
+    shared.maxima.init(kCluster * 4 * tokens);
+    if (has_gain) shared.squares.init(4 * kPartials * tokens);
+    shared.results.init(kCluster * 4 * (kOwnRows * kTokens + tokens));
+  }
+  cluster_arrive();
+
+  const int first_column = 64 * first_step;
+  const int end_column = min(64 * (first_step + steps), in.cols);
+  if (has_gain) {
+    for (int i = 4 * t; i < end_column - first_column; i += 4 * kThreads) {
+      copy_async(memory.gain + i, in.gain + first_column + i);
+    }
+  }
+  end_of_copies();
+  // The rows that the warp multiplies.
+  const int first_pair = static_cast<int>(blockIdx.x) / kCluster * T::kPairs;
+  for (int row = warp * kOwnRows + lane / 8; row < (warp + 1) * kOwnRows; row += 4) {
+    const TileRow tile_row(row);
+    const int pair = first_pair + tile_row.pair;
+    if (pair >= op.pairs()) continue;
+    const PairRows rows = op.rows(pair);
+    const uint32_t* words = tile_row.which == 1 ? rows.words[1] : rows.words[0];
+    if (words == nullptr) continue;
+    for (int step = lane % 8; step < steps; step += 8) {
+      copy_async(memory.weights + step * T::kWeightPlane + row * 16,
+                 words + 4 * (first_step + step));
+    }
+  }
+  end_of_copies();
+  // A thread finishes one result.
+  static_assert(kOwnPairs * kTokens <= kThreads);
+  const int own_pair = t / kTokens;
+  const int token = t % kTokens;
+  const int pair = first_pair + rank * kOwnPairs + own_pair;
+  const bool finishes = own_pair < kOwnPairs && token < tokens && pair < op.pairs();
+  typename Op::Place place{};
+  float scale[2] = {};
+  if (finishes) {
+    const PairRows rows = op.rows(pair);
+    scale[0] = rows.scale[0];
+    scale[1] = rows.scale[1];
+    place = op.place(token, pair);
+  }
+
+  cluster_wait();  // the inboxes of all blocks are open
+  wait_for_older_copies();
+  __syncthreads();  // the gain is there
+
+  wait_for_previous();
+  if (finishes) op.fetch(place);
+  const bool has_token = warp < tokens;
+  float4 z[kQuads] = {};
+  if (has_token) {
+    const float* x = in.x + static_cast<size_t>(warp) * static_cast<size_t>(in.cols);
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      z[j] = four<true>(x, first_column + 4 * (lane + 32 * j), end_column);
+    }
+    constexpr int kSquares = 4 * kQuads;
+    float v[kSquares];
+#pragma unroll
+    for (int i = 0; i < kSquares; ++i) {
+      const int column = 32 * rank + lane + kPartials * i;
+      v[i] = has_gain && column < in.cols ? x[column] : 0.0f;
+    }
+    uint32_t largest = 0;
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const int i = 4 * (lane + 32 * j);
+      if (has_gain && first_column + i < end_column) {
+        z[j] = product(z[j], *reinterpret_cast<const float4*>(memory.gain + i));
+      }
+      largest = max(largest, magnitude(z[j]));
+    }
+    largest = max_warp(largest);
+    if (lane < kCluster) shared.maxima.send(lane, &shared.max[warp][rank], largest);
+    if (has_gain) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kSquares; ++i) sum = fmaf(v[i], v[i], sum);
+      // Lane 8 i + j sends the sums of lanes 4 j .. 4 j + 3 to blocks i and i + 4.
+      const int from = lane % 8 * 4;
+      const float4 sums = {__shfl_sync(kAllLanes, sum, from), __shfl_sync(kAllLanes, sum, from + 1),
+                           __shfl_sync(kAllLanes, sum, from + 2),
+                           __shfl_sync(kAllLanes, sum, from + 3)};
+      float4* at = reinterpret_cast<float4*>(&memory.squares[warp][32 * rank + from]);
+      shared.squares.send(lane / 8, at, sums);
+      shared.squares.send(lane / 8 + 4, at, sums);
+    }
+
+    shared.maxima.wait();
+    const RowFactors factors = row_factors(max_warp(shared.max[warp][lane % kCluster]), has_gain);
+    if (!factors.finite && rank == 0 && lane == 0) set_fault(in.fault, in.layer + 1);
+    int sum = 0;
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const int quad = lane + 32 * j;
+      if (quad >= 16 * steps) break;
+      const uint32_t four_codes = factors.zero ? 0 : quantise(z[j], factors.s);
+      sum = __dp4a(static_cast<int>(four_codes), 0x01010101, sum);
+      *reinterpret_cast<uint32_t*>(memory.codes + quad / 16 * T::kCodePlane + warp * 64 +
+                                   quad % 16 * 4) = four_codes;
+    }
+    sum = sum_warp(sum);
+    if (lane < kCluster) shared.results.send(lane, &shared.sum[warp][rank], sum);
+    if (lane == 0) shared.s[warp] = factors.s;
+  }
+  wait_for_copies();
+  __syncthreads();  // the codes are there
+
+  // Columns of tokens that do not exist are whatever was there; nobody reads their sums.
+  WarpTile<T> tile;
+#pragma unroll 2
+  for (int step = 0; step < steps; ++step) {
+    tile.add(memory.weights + step * T::kWeightPlane + warp * kOwnRows * 16,
+             memory.codes + step * T::kCodePlane);
+  }
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+    const int(&sums)[4] = tile.sums[m][0];
+    shared.results.send(warp, &memory.sums[rank][m][lane],
+                        make_int4(sums[0], sums[1], sums[2], sums[3]));
+  }
+  if (has_token) {
+    float r = 1.0f;
+    if (has_gain) {
+      shared.squares.wait();
+      r = rms_factor(fold_partials(memory.squares[warp]), in.cols, in.eps);
+    }
+    if (lane == 0) shared.r[warp] = r;
+  }
+  __syncthreads();  // the factors are there
+  shared.results.wait();
+  if (!finishes) return;
+
+  // TileRow: rows of the pair are in neighbouring tiles.
+  const int m = own_pair / 16 * 2;
+  const int at = own_pair % 8 * 16 + token / 2 * 4 + own_pair / 8 % 2 * 2 + token % 2;
+  int a = 0;
+  int b = 0;
+  int sum = 0;
+#pragma unroll
+  for (int from = 0; from < kCluster; ++from) {
+    a += reinterpret_cast<const int*>(memory.sums[from][m])[at];
+    b += reinterpret_cast<const int*>(memory.sums[from][m + 1])[at];
+    sum += shared.sum[token][from];
+  }
+  const float s = shared.s[token];
+  const float r = shared.r[token];
+  op.finish(place, static_cast<float>(unscaled(a) - sum) * ((scale[0] / s) * r),
+            static_cast<float>(unscaled(b) - sum) * ((scale[1] / s) * r));
+}
+
+template <class Op, int kRowTiles, int kQuads>
+bool launch_few(const Input& in, const Op& op, int tokens, cudaStream_t stream) {
+  using T = Tile<kRowTiles>;
+  const auto kernel = few_rows_kernel<Op, kRowTiles, kQuads>;
+  const size_t bytes = Memory<T>::bytes(max_steps(op.row_words));
+  static const bool has_clusters =
+      room_for_clusters(kCluster, kernel, dim3(kThreads), max_dynamic_shared());
+  if (!has_clusters || bytes > max_dynamic_shared()) return false;
+  const int clusters = (op.pairs() + T::kPairs - 1) / T::kPairs;
+  launch_clusters(kCluster, kernel, dim3(static_cast<unsigned>(kCluster * clusters)),
+                  dim3(kThreads), bytes, stream, in, op, tokens);
+  return true;
+}
+
+template <class Op, int kRowTiles>
+bool launch_few(const Input& in, const Op& op, int tokens, cudaStream_t stream) {
+  const int quads = (max_steps(op.row_words) + 1) / 2;  // a lane has 4 of 128 columns
+  if (quads <= 3) return launch_few<Op, kRowTiles, 3>(in, op, tokens, stream);
+  if (quads <= 7) return launch_few<Op, kRowTiles, 7>(in, op, tokens, stream);
+  if (quads <= 9) return launch_few<Op, kRowTiles, 9>(in, op, tokens, stream);
+  return false;
+}
+
+template <class Op>
+bool multiply(const Input& in, const Op& op, int tokens, cudaStream_t stream) {
+  const bool vector = in.cols % 4 == 0 && reinterpret_cast<uintptr_t>(in.x) % 16 == 0 &&
+                      reinterpret_cast<uintptr_t>(in.gain) % 16 == 0;
+  if (tokens < 2 || tokens > kTokens || !vector) return false;
+  // More weight rows a block where there would be more than two blocks for an SM.
+  const bool many = op.pairs() > 16 * 2 * multiprocessors();
+  return many ? launch_few<Op, 4>(in, op, tokens, stream)
+              : launch_few<Op, 2>(in, op, tokens, stream);
+}
+
+}  // namespace
+
+bool multiply_few_rows(const Input& in, const QkvOp& op, int rows, cudaStream_t stream) {
+  return multiply(in, op, rows, stream);
+}
+bool multiply_few_rows(const Input& in, const ProjectOp& op, int rows, cudaStream_t stream) {
+  return multiply(in, op, rows, stream);
+}
+bool multiply_few_rows(const Input& in, const FfnUpOp& op, int rows, cudaStream_t stream) {
+  return multiply(in, op, rows, stream);
+}
+
+}  // namespace edgellm::cuda

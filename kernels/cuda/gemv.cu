@@ -1,0 +1,538 @@
+// qkv, attn_out, ffn_up and ffn_down for one activation row: decode. More rows: matmul.cu.
+//
+// A block owns a few pairs of output rows. It fetches their weights into shared memory before the
+// previous kernel has ended; then its warps quantise the activation row (every block for itself:
+// cheaper than another launch and a round trip), and each warp multiplies its rows and finishes
+// them. What is needed only at the end, the RMS factor and the sum of the codes, is made by one
+// more warp meanwhile.
+//
+// A kernel runs for a microsecond or two, and fetching its instructions and constants would take
+// most of that time. So one warp of each kind goes twice through its work: first, before the
+// previous kernel has ended, a rehearsal on zeros, alone and without barriers, that leaves them in
+// the SM's caches. And the code is kept short, so that what one kernel has rehearsed is not
+// displaced by the next: one kernel for all sizes, and loops that are not unrolled unless loads
+// must overlap.
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear_ops.cuh"
+#include "kernels/cuda/quantise.cuh"
+
+namespace edgellm::cuda {
+namespace {
+
+// Named barriers. The service warp takes part in the last two only: it waits for the codes, for
+// which the others need not wait, and the others wait for its results.
+constexpr int kMaxBarrier = 1;
+constexpr int kCodesBarrier = 2;
+constexpr int kCodesReadyBarrier = 3;
+constexpr int kServiceBarrier = 4;
+
+constexpr int kMaxWarps = 15;        // that multiply; with the service warp 16
+constexpr int kMaxPairs = 4;         // of rows, of a warp whose weights are in registers
+constexpr int kPreferredWarps = 10;  // fewer leave registers for the blocks of the next kernels
+constexpr int kBatch = 4;            // loads of a thread that overlap
+
+struct Shared {
+  uint32_t max[kMaxWarps];
+  float r;
+  int32_t sum;
+  float rehearsed_r;  // where a rehearsal's results go
+  float aside[kMaxPairs][kAside];
+};
+
+// With all warps that multiply, or with warp 0 in a rehearsal; `largest`: the greatest magnitude
+// that the thread has seen.
+__device__ inline RowFactors factors_of(uint32_t largest, const Input& input, int warp, int lane,
+                                        int n_warps, bool rehearsal, Shared& shared) {
+  largest = max_warp(largest);
+  if (lane == 0) shared.max[warp] = largest;
+  if (!rehearsal) barrier_sync(kMaxBarrier, n_warps * 32);
+  largest = max_warp(rehearsal ? largest : shared.max[lane < n_warps ? lane : 0]);
+  const RowFactors factors = row_factors(largest, input.gain != nullptr);
+  if (!factors.finite && threadIdx.x == 0) set_fault(input.fault, input.layer + 1);
+  return factors;
+}
+
+// canonical_sum of x * x by one warp. Lane l holds the partial sums 4 l .. 4 l + 3 and those 128
+// further on. (Adding squares of absent columns, +0, changes nothing.)
+template <bool kVector>
+__device__ inline float sum_of_squares(const float* x, int n) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float p[8] = {};
+  if constexpr (kVector) {
+    constexpr int kRounds = 5;  // whose loads overlap
+#pragma unroll 1
+    for (int begin = 4 * lane; begin < n; begin += kRounds * kPartials) {
+      float4 v[kRounds][2];
+#pragma unroll
+      for (int j = 0; j < kRounds; ++j) {
+        v[j][0] = four<true>(x, begin + j * kPartials, n);
+        v[j][1] = four<true>(x, begin + j * kPartials + 128, n);
+      }
+#pragma unroll
+      for (int j = 0; j < kRounds; ++j) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          p[4 * i] = fmaf(v[j][i].x, v[j][i].x, p[4 * i]);
+          p[4 * i + 1] = fmaf(v[j][i].y, v[j][i].y, p[4 * i + 1]);
+          p[4 * i + 2] = fmaf(v[j][i].z, v[j][i].z, p[4 * i + 2]);
+          p[4 * i + 3] = fmaf(v[j][i].w, v[j][i].w, p[4 * i + 3]);
+        }
+      }
+    }
+  } else {
+    for (int begin = 0; begin < n; begin += kPartials) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int c = begin + 4 * lane + i % 4 + i / 4 * 128;
+        if (c < n) p[i] = fmaf(x[c], x[c], p[i]);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) p[i] += p[i + 4];
+#pragma unroll
+  for (int width = 16; width >= 1; width /= 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[i] += __shfl_xor_sync(kAllLanes, p[i], width);
+  }
+  return ((p[0] + p[2]) + (p[1] + p[3])) + 0.0f;
+}
+
+// The service warp's part: the RMS factor and the sum of the codes.
+template <bool kVector>
+__device__ void serve(const Input& input, const uint4* codes, int threads, int n_words,
+                      bool rehearses, Shared& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int run = rehearses ? 0 : 1; run < 2; ++run) {
+    const bool rehearsal = run == 0;
+    if (!rehearsal) wait_for_previous();
+    float r = 1.0f;
+    if (input.gain != nullptr) {
+      const float* x = rehearsal ? input.gain : input.x;
+      const int cols = rehearsal ? min(input.cols, kPartials) : input.cols;
+      r = rms_factor(sum_of_squares<kVector>(x, cols), input.cols, input.eps);
+    }
+    if (rehearsal) {
+      if (lane == 0) shared.rehearsed_r = r;
+      continue;
+    }
+    barrier_sync(kCodesReadyBarrier, threads + 32);
+    int sum = 0;
+#pragma unroll 1
+    for (int w = lane; w < n_words; w += 32) {
+      const uint4 word = codes[w];
+      sum = __dp4a(static_cast<int>(word.x), 0x01010101, sum);
+      sum = __dp4a(static_cast<int>(word.y), 0x01010101, sum);
+      sum = __dp4a(static_cast<int>(word.z), 0x01010101, sum);
+      sum = __dp4a(static_cast<int>(word.w), 0x01010101, sum);
+    }
+    sum = sum_warp(sum);
+    if (lane == 0) {
+      shared.r = r;
+      shared.sum = sum;
+    }
+    barrier_arrive(kServiceBarrier, threads + 32);
+  }
+}
+
+// Threads that a kernel declares: more than it has, so that it gets no more registers than leave
+// room for blocks of the kernels before and after it on the same SM (65,536 in all, given out for
+// every four warps): 64 or 80 a thread.
+constexpr int bound_for(int pairs) { return pairs == 1 ? 1024 : 768; }
+
+// The usual sizes: all that a thread needs of weights and activations fits in registers (weights of
+// long rows wait in shared memory), and all loops are unrolled. kSteps: words of a weight row that
+// a lane holds, w, w + 32, ...; kPairs: pairs of rows of a warp; kQuads: fours of columns that a
+// thread quantises.
+template <class Op, int kSteps, int kPairs, int kQuads>
+__global__ void __launch_bounds__(bound_for(kPairs))
+    short_row_kernel(Input input, Op op, int n_warps) {
+  // A rehearsal pays where there is time for it: not of long rows, and with many rows a warp it
+  // ends where their weights, which may not be there yet, are needed.
+  constexpr bool kRehearses = kStartsEarly && kSteps <= 5;
+  constexpr bool kRehearsesProducts = kPairs <= 2;
+  static_assert(kPairs <= kMaxPairs);
+  constexpr bool kSharedWeights = kSteps > 8;
+  extern __shared__ uint4 memory[];  // the row's codes, gains, weights of long rows
+  __shared__ Shared shared;
+  const int t = static_cast<int>(threadIdx.x);
+  const int warp = t / 32;
+  const int lane = t % 32;
+  const int threads = n_warps * 32;
+  const int n_words = words_per_row(input.cols);
+  const bool has_gain = input.gain != nullptr;
+  let_next_start();
+  if (warp == n_warps) {
+    serve<true>(input, memory, threads, n_words, kRehearses, shared);
+    return;
+  }
+
+  const int first_pair = (static_cast<int>(blockIdx.x) * n_warps + warp) * kPairs;
+  // Lane i knows pair i of the warp and finishes it.
+  const int own_pair = first_pair + lane;
+  const bool finishes = lane < kPairs && own_pair < op.pairs();
+  PairRows rows{};
+  if (lane < kPairs) rows = op.rows(min(own_pair, op.pairs() - 1));
+  if (rows.words[1] == nullptr) rows.words[1] = rows.words[0];
+  float4* const own_gain = reinterpret_cast<float4*>(memory + n_words) + t;
+  uint4* const shared_weights =
+      memory + n_words + (has_gain ? kQuads * threads : 0) + warp * 2 * kPairs * (n_words / 4);
+  uint32_t weights[2 * kPairs][kSharedWeights ? 1 : kSteps];
+#pragma unroll
+  for (int i = 0; i < 2 * kPairs; ++i) {
+    const uint32_t* row = reinterpret_cast<const uint32_t*>(
+        __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(rows.words[i % 2]), i / 2));
+    if constexpr (kSharedWeights) {
+      for (int w = lane; w < n_words / 4; w += 32) {
+        copy_async(shared_weights + i * (n_words / 4) + w, row + 4 * w);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
+        const int w = lane + 32 * j;
+        weights[i][j] = w < n_words ? row[w] : 0;
+      }
+    }
+  }
+  if (has_gain) {
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const int quad = t + j * threads;
+      if (4 * quad < input.cols) copy_async(own_gain + j * threads, input.gain + 4 * quad);
+    }
+  }
+  typename Op::Place place{};
+  if (finishes) place = op.place(0, own_pair);
+
+#pragma unroll 1
+  for (int run = kRehearses && warp == 0 ? 0 : 1; run < 2; ++run) {
+    const bool rehearsal = run == 0;
+    const int cols = rehearsal ? 0 : input.cols;
+    if (!rehearsal) wait_for_previous();
+    float4 z[kQuads];
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) z[j] = four<true>(input.x, 4 * (t + j * threads), cols);
+    if (!rehearsal) {
+      if (finishes) op.fetch(place);
+      wait_for_copies();  // the gains
+    }
+    uint32_t largest = 0;
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      if (has_gain && 4 * (t + j * threads) < cols) z[j] = product(z[j], own_gain[j * threads]);
+      largest = max(largest, magnitude(z[j]));
+    }
+    const RowFactors factors = factors_of(largest, input, warp, lane, n_warps, rehearsal, shared);
+    uint32_t* const codes = reinterpret_cast<uint32_t*>(memory);
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const int quad = t + j * threads;
+      if (quad < 4 * n_words) codes[quad] = factors.zero ? 0 : quantise(z[j], factors.s);
+    }
+    const float per_unit[2] = {rows.scale[0] / factors.s, rows.scale[1] / factors.s};
+    if (!rehearsal) {
+      barrier_sync(kCodesBarrier, threads);
+      barrier_arrive(kCodesReadyBarrier, threads + 32);
+    } else if (!kRehearsesProducts) {
+      continue;
+    }
+
+    RowDot dot[2 * kPairs];
+    if constexpr (kSharedWeights) {
+      const uint32_t* row = reinterpret_cast<const uint32_t*>(shared_weights);
+#pragma unroll 4
+      for (int w = lane; w < n_words; w += 32) {
+        const uint4 x = memory[w];
+#pragma unroll
+        for (int i = 0; i < 2 * kPairs; ++i) dot[i].add(row[i * n_words + w], x);
+      }
+    } else {
+      // A rehearsal has no barrier behind which it could read the codes.
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
+        // Where a row has fewer words, its weights are 0 and so are all products.
+        uint4 x{};
+        if (!rehearsal) x = memory[min(lane + 32 * j, n_words - 1)];
+#pragma unroll
+        for (int i = 0; i < 2 * kPairs; ++i) {
+          // Not to be unpacked ahead of the loop: there are no registers for it.
+          if (kRehearses) asm volatile("" : "+r"(weights[i][j]));
+          dot[i].add(weights[i][j], x);
+        }
+      }
+    }
+    int own[2] = {};
+#pragma unroll
+    for (int i = 0; i < 2 * kPairs; ++i) {
+      const int sum = sum_warp(dot[i].sum());
+      if (i / 2 == lane) own[i % 2] = sum;
+    }
+    if (!rehearsal) barrier_sync(kServiceBarrier, threads + 32);
+    if (!finishes) continue;
+    const float r = rehearsal ? 1.0f : shared.r;
+    const int codes_sum = rehearsal ? 0 : shared.sum;
+    op.finish(rehearsal ? op.aside(place, shared.aside[lane]) : place,
+              static_cast<float>(own[0] - codes_sum) * (per_unit[0] * r),
+              static_cast<float>(own[1] - codes_sum) * (per_unit[1] * r));
+  }
+}
+
+// How a block shares its work. Columns go by fours, quads.
+struct Cut {
+  int n_warps;         // that multiply
+  int pairs_per_warp;  // at most 32: lane i finishes pair i; a multiple of kPairs
+};
+
+// Any size: weights wait in shared memory. kPairs: pairs that a warp multiplies at once. kVector:
+// the activation row can be read 16 bytes at a time.
+template <class Op, int kPairs, bool kVector>
+__global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input input, Op op, Cut cut) {
+  // The row's codes, its values times gain (first only the gains), the weights of each warp's rows.
+  extern __shared__ uint4 memory[];
+  __shared__ Shared shared;
+  const int t = static_cast<int>(threadIdx.x);
+  const int warp = t / 32;
+  const int lane = t % 32;
+  const int threads = cut.n_warps * 32;
+  const int n_words = words_per_row(input.cols);
+  const int n_quads = 4 * n_words;
+  const bool has_gain = input.gain != nullptr;
+  let_next_start();
+
+  if (warp == cut.n_warps) {
+    serve<kVector>(input, memory, threads, n_words, false, shared);
+    return;
+  }
+
+  float4* const z = reinterpret_cast<float4*>(memory + n_words);
+  uint32_t* const weights = reinterpret_cast<uint32_t*>(memory + n_words + n_quads) +
+                            warp * cut.pairs_per_warp * 2 * n_words;
+  const int first_pair = (static_cast<int>(blockIdx.x) * cut.n_warps + warp) * cut.pairs_per_warp;
+  const int n_pairs = min(cut.pairs_per_warp, op.pairs() - first_pair);
+  if (has_gain && kVector) {
+#pragma unroll 1
+    for (int quad = t; 4 * quad < input.cols; quad += threads) {
+      copy_async(z + quad, input.gain + 4 * quad);
+    }
+  }
+  end_of_copies();
+#pragma unroll 1
+  for (int p = 0; p < n_pairs; ++p) {
+    const PairRows rows = op.rows(first_pair + p);
+    const uint32_t* second = rows.words[1] != nullptr ? rows.words[1] : rows.words[0];
+    uint4* to = reinterpret_cast<uint4*>(weights + 2 * p * n_words);
+#pragma unroll 1
+    for (int w = lane; w < n_words / 4; w += 32) {
+      copy_async(to + w, reinterpret_cast<const uint4*>(rows.words[0]) + w);
+      copy_async(to + n_words / 4 + w, reinterpret_cast<const uint4*>(second) + w);
+    }
+  }
+  end_of_copies();
+  const bool finishes = lane < n_pairs;
+  float scale[2] = {};
+  typename Op::Place place{};
+  if (finishes) {
+    const PairRows rows = op.rows(first_pair + lane);
+    scale[0] = rows.scale[0];
+    scale[1] = rows.scale[1];
+    place = op.place(0, first_pair + lane);
+  }
+
+  wait_for_previous();
+  if (finishes) op.fetch(place);
+  wait_for_older_copies();  // the gains
+  uint32_t largest = 0;
+#pragma unroll 1
+  for (int begin = t; begin < n_quads; begin += kBatch * threads) {
+    float4 v[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      v[j] = four<kVector>(input.x, 4 * (begin + j * threads), input.cols);
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int quad = begin + j * threads;
+      if (quad >= n_quads) break;
+      if (has_gain && 4 * quad < input.cols) {
+        v[j] = product(v[j], kVector ? z[quad] : four<false>(input.gain, 4 * quad, input.cols));
+      }
+      largest = max(largest, magnitude(v[j]));
+      z[quad] = v[j];
+    }
+  }
+  const RowFactors factors = factors_of(largest, input, warp, lane, cut.n_warps, false, shared);
+  uint32_t* const codes = reinterpret_cast<uint32_t*>(memory);
+#pragma unroll 1
+  for (int quad = t; quad < n_quads; quad += threads) {
+    codes[quad] = factors.zero ? 0 : quantise(z[quad], factors.s);
+  }
+  const float per_unit[2] = {scale[0] / factors.s, scale[1] / factors.s};
+  wait_for_copies();
+  barrier_sync(kCodesBarrier, threads);
+  barrier_arrive(kCodesReadyBarrier, threads + 32);
+
+  int own[2] = {};
+#pragma unroll 1
+  for (int p = 0; p < n_pairs; p += kPairs) {
+    const uint32_t* row = weights + 2 * p * n_words;
+    RowDot dot[2 * kPairs];
+#pragma unroll 2
+    for (int w = lane; w < n_words; w += 32) {
+      const uint4 x = memory[w];
+#pragma unroll
+      for (int i = 0; i < 2 * kPairs; ++i) dot[i].add(row[i * n_words + w], x);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * kPairs; ++i) {
+      const int sum = sum_warp(dot[i].sum());
+      if (p + i / 2 == lane) own[i % 2] = sum;
+    }
+  }
+  barrier_sync(kServiceBarrier, threads + 32);
+  if (!finishes) return;
+  op.finish(place, static_cast<float>(own[0] - shared.sum) * (per_unit[0] * shared.r),
+            static_cast<float>(own[1] - shared.sum) * (per_unit[1] * shared.r));
+}
+
+size_t shared_bytes(int cols, const Cut& cut) {
+  const size_t words = static_cast<size_t>(words_per_row(cols));
+  return 16 * words + 64 * words +
+         8 * words * static_cast<size_t>(cut.n_warps * cut.pairs_per_warp);
+}
+
+// One block for each SM as far as shared memory goes, with warps enough to quantise the row.
+Cut cut_for(int pairs, int cols) {
+  const int blocks = multiprocessors();
+  const int per_block = (pairs + blocks - 1) / blocks;
+  const int warps_of_quads = (cols / 4 + 31) / 32;
+  Cut cut{};
+  cut.pairs_per_warp = std::min(32, (per_block + kPreferredWarps - 1) / kPreferredWarps);
+  if (cut.pairs_per_warp > 1) cut.pairs_per_warp += cut.pairs_per_warp % 2;
+  cut.n_warps = (per_block + cut.pairs_per_warp - 1) / cut.pairs_per_warp;
+  cut.n_warps = std::max(cut.n_warps, std::min(warps_of_quads, kPreferredWarps));
+  cut.n_warps = std::min(cut.n_warps, kMaxWarps);
+  while (shared_bytes(cols, cut) > max_dynamic_shared() && cut.pairs_per_warp > 2) {
+    cut.pairs_per_warp -= 2;
+  }
+  while (shared_bytes(cols, cut) > max_dynamic_shared() && cut.n_warps > 1) --cut.n_warps;
+  return cut;
+}
+
+// Whether the kernels here take the rows: one, that leaves room for the weights of a warp. Longer
+// ones go the way of many rows.
+bool takes(int rows, int cols) {
+  return rows == 1 && shared_bytes(cols, Cut{1, 2}) <= max_dynamic_shared();
+}
+
+template <class Op>
+void launch_any(const Input& input, const Op& op, cudaStream_t stream) {
+  const Cut cut = cut_for(op.pairs(), input.cols);
+  const int per_block = cut.n_warps * cut.pairs_per_warp;
+  const dim3 grid(static_cast<unsigned>((op.pairs() + per_block - 1) / per_block));
+  const dim3 block(static_cast<unsigned>((cut.n_warps + 1) * 32));
+  const size_t bytes = shared_bytes(input.cols, cut);
+  if (input.cols % 4 != 0) {
+    launch(row_kernel<Op, 1, false>, grid, block, bytes, stream, input, op, cut);
+  } else if (cut.pairs_per_warp == 1) {
+    launch(row_kernel<Op, 1, true>, grid, block, bytes, stream, input, op, cut);
+  } else {
+    launch(row_kernel<Op, 2, true>, grid, block, bytes, stream, input, op, cut);
+  }
+}
+
+template <int kSteps, int kPairs, int kQuads, class Op>
+void launch_short(const Input& input, const Op& op, cudaStream_t stream) {
+  // One block for each SM, with warps enough to quantise the row.
+  const int blocks = multiprocessors();
+  const int to_fill = (op.pairs() + blocks * kPairs - 1) / (blocks * kPairs);
+  const int to_quantise = (words_per_row(input.cols) * 4 + 32 * kQuads - 1) / (32 * kQuads);
+  // With the service warp a multiple of four: an SM gives out registers for four warps at a time.
+  int n_warps = std::min(kMaxWarps, std::max(to_fill, to_quantise) | 3);
+  const size_t words = static_cast<size_t>(words_per_row(input.cols));
+  const size_t gains_of_warp = input.gain == nullptr ? 0 : 32 * kQuads;
+  const size_t weights_of_warp = kSteps > 8 ? 2 * kPairs * (words / 4) : 0;
+  const auto bytes = [&] {
+    return 16 * (words + static_cast<size_t>(n_warps) * (gains_of_warp + weights_of_warp));
+  };
+  while (bytes() > max_dynamic_shared() && n_warps - 4 >= to_quantise) n_warps -= 4;
+  if (bytes() > max_dynamic_shared()) {
+    launch_any(input, op, stream);
+    return;
+  }
+  const int per_block = n_warps * kPairs;
+  launch(short_row_kernel<Op, kSteps, kPairs, kQuads>,
+         dim3(static_cast<unsigned>((op.pairs() + per_block - 1) / per_block)),
+         dim3(static_cast<unsigned>((n_warps + 1) * 32)), bytes(), stream, input, op, n_warps);
+}
+
+template <class Op>
+void multiply_row(const Input& input, const Op& op, cudaStream_t stream) {
+  const int steps = (words_per_row(input.cols) + 31) / 32;
+  const int per_sm = (op.pairs() + multiprocessors() - 1) / multiprocessors();
+  // Pairs a warp: few threads leave registers to the blocks of the next kernels.
+  const bool many = per_sm > 10;
+  if (input.cols % 4 != 0) {
+    launch_any(input, op, stream);
+  } else if (steps <= 2) {
+    many ? launch_short<2, 2, 1>(input, op, stream) : launch_short<2, 1, 1>(input, op, stream);
+  } else if (steps <= 3) {
+    many ? launch_short<3, 2, 2>(input, op, stream) : launch_short<3, 1, 2>(input, op, stream);
+  } else if (steps <= 5) {
+    if (per_sm > 2 * kMaxWarps) {
+      launch_short<5, 4, 2>(input, op, stream);
+    } else {
+      many ? launch_short<5, 2, 3>(input, op, stream) : launch_short<5, 1, 2>(input, op, stream);
+    }
+  } else if (steps <= 8) {
+    many ? launch_short<8, 2, 4>(input, op, stream) : launch_short<8, 1, 4>(input, op, stream);
+  } else if (steps <= 14) {
+    launch_short<14, 1, 6>(input, op, stream);
+  } else {
+    launch_any(input, op, stream);
+  }
+}
+
+void project(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  if (!takes(args.rows, args.w.cols)) {
+    project_rows(args, workspace, stream);
+    return;
+  }
+  multiply_row(Input{args.y, args.gain, args.eps, args.w.cols, args.fault, args.layer},
+               ProjectOp{args.w, words_per_row(args.w.cols), args.x, args.fault, args.layer},
+               stream);
+}
+
+}  // namespace
+
+void qkv(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  if (!takes(args.rows, args.dim)) {
+    qkv_rows(args, workspace, stream);
+    return;
+  }
+  multiply_row(Input{args.x, args.gain, args.eps, args.dim, args.fault, args.layer},
+               QkvOp{args.q, args.k, args.v, words_per_row(args.dim), args.rope_cos, args.rope_sin,
+                     args.places, args.q_out, args.kv},
+               stream);
+}
+
+void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  project(args, workspace, stream);
+}
+
+void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  if (!takes(args.rows, args.gate.cols)) {
+    ffn_up_rows(args, workspace, stream);
+    return;
+  }
+  multiply_row(Input{args.x, args.gain, args.eps, args.gate.cols, args.fault, args.layer},
+               FfnUpOp{args.gate, args.up, words_per_row(args.gate.cols), args.act, args.u},
+               stream);
+}
+
+void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  project(args, workspace, stream);
+}
+
+}  // namespace edgellm::cuda

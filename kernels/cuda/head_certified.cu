@@ -1,0 +1,523 @@
+// compress_head and greedy_head: the exact arg-max of the head from an int8 copy of it.
+#include <type_traits>
+
+#include "kernels/certified_head.h"
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/head_certified.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace edgellm::cuda {
+namespace {
+
+__device__ inline double sum_warp(double value) {
+  for (int width = 16; width >= 1; width /= 2) value += __shfl_xor_sync(kAllLanes, value, width);
+  return value;
+}
+
+// ---- Building the copy
+// ----------------------------------------------------------------------------
+
+// One warp a row: its largest magnitude, then codes and norms.
+__device__ void compress_row(const DenseMatrix& w, int row, int lane, int8_t* codes,
+                             CompressedRow* bounds) {
+  const size_t base = static_cast<size_t>(row) * static_cast<size_t>(w.cols);
+  float amax = 0.0f;
+  bool finite = true;
+  for (int c = lane; c < w.cols; c += 32) {
+    const float value = widen(w.data, w.type, base + static_cast<size_t>(c));
+    finite = finite && isfinite(value);
+    amax = fmaxf(amax, fabsf(value));
+  }
+  amax = max_warp(amax);
+  finite = __all_sync(kAllLanes, finite);
+  const float scale = amax / 127.0f;
+  const double per_unit = codes_per_unit(amax);
+  const int pitch = static_cast<int>(CompressedHead::pitch_of(w.cols));
+  double errors = 0.0;
+  double coded = 0.0;
+  double squares = 0.0;
+  for (int c = lane; c < pitch; c += 32) {
+    const float value =
+        c < w.cols && finite ? widen(w.data, w.type, base + static_cast<size_t>(c)) : 0.0f;
+    const CodedValue code = code_value(value, per_unit, scale);
+    codes[c] = code.code;
+    errors += code.error_square;
+    coded += code.coded_square;
+    squares += static_cast<double>(value) * static_cast<double>(value);
+  }
+  errors = sum_warp(errors);
+  coded = sum_warp(coded);
+  squares = sum_warp(squares);
+  if (lane != 0) return;
+  *bounds =
+      finite ? compressed_row(scale, sqrt(errors), sqrt(coded), sqrt(squares)) : unbounded_row();
+}
+
+__global__ void compress_kernel(DenseMatrix w, int8_t* codes, CompressedRow* bounds) {
+  let_next_start();
+  wait_for_previous();
+  const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  if (row >= w.rows) return;
+  compress_row(w, row, static_cast<int>(threadIdx.x) % 32,
+               codes + static_cast<size_t>(row) * CompressedHead::pitch_of(w.cols), bounds + row);
+}
+
+// ---- 1: norm and steps
+// ----------------------------------------------------------------------------
+
+// One block a row: the canonical norm before the head, then the normed row as int16 steps, or their
+// digits, with what its bounds need.
+template <bool kDigits>
+__global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspace workspace) {
+  // Values that a thread keeps between its passes: rows of up to 3072 columns are read once.
+  constexpr int kKept = 12;
+  __shared__ float partials[kPartials];
+  __shared__ float warp_max[kWarps];
+  __shared__ float2 warp_squares[kWarps];
+  const int t = static_cast<int>(threadIdx.x);
+  const int row = static_cast<int>(blockIdx.x);
+  const int dim = args.w.cols;
+  let_next_start();
+  float gain[kKept];
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    const int i = t + j * kThreads;
+    gain[j] = i < dim ? args.gain[i] : 0.0f;
+  }
+  wait_for_previous();
+
+  const float* x = args.x + static_cast<size_t>(args.row_list[row]) * static_cast<size_t>(dim);
+  float kept[kKept];
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    const int i = t + j * kThreads;
+    kept[j] = i < dim ? x[i] : 0.0f;
+  }
+  float partial = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    if (t + j * kThreads < dim) partial = fmaf(kept[j], kept[j], partial);
+  }
+  for (int i = t + kKept * kThreads; i < dim; i += kThreads) partial = fmaf(x[i], x[i], partial);
+  partials[t] = partial;
+  __syncthreads();
+  const float r = rms_factor(fold_partials(partials), dim, args.eps);
+
+  float* normed = args.normed + static_cast<size_t>(row) * static_cast<size_t>(dim);
+  float largest = 0.0f;
+  bool finite = true;
+  const auto keep = [&](int i, float value) {
+    normed[i] = value;
+    finite = finite && isfinite(value);
+    largest = fmaxf(largest, fabsf(value));
+  };
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    kept[j] = gain[j] * (kept[j] * r);
+    if (t + j * kThreads < dim) keep(t + j * kThreads, kept[j]);
+  }
+  for (int i = t + kKept * kThreads; i < dim; i += kThreads) keep(i, args.gain[i] * (x[i] * r));
+  // A value that is not finite travels as an infinite maximum.
+  largest = max_warp(finite ? largest : INFINITY);
+  if (t % 32 == 0) warp_max[t / 32] = largest;
+  __syncthreads();
+  float amax = warp_max[0];
+  for (int w = 1; w < kWarps; ++w) amax = fmaxf(amax, warp_max[w]);
+  finite = isfinite(amax);
+  const StepScale scale = step_scale(finite ? amax : 0.0f);
+
+  const int pitch = static_cast<int>(CompressedHead::pitch_of(dim));
+  int16_t* steps = workspace.steps + static_cast<size_t>(row) * static_cast<size_t>(pitch);
+  float squares = 0.0f;
+  float deltas = 0.0f;
+  const auto write = [&](int i, float value) {
+    const float scaled = finite ? scale.scaled(value) : 0.0f;
+    const float step = step_of(scaled);
+    const float delta = scaled - step;
+    if constexpr (kDigits) {
+      int8_t* digits = reinterpret_cast<int8_t*>(steps);
+      digits[i] = high_digit(static_cast<int>(step));
+      digits[pitch + i] = static_cast<int8_t>(low_digit(static_cast<int>(step)));
+    } else {
+      steps[i] = static_cast<int16_t>(step);
+    }
+    squares = fmaf(scaled, scaled, squares);
+    deltas = fmaf(delta, delta, deltas);
+  };
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    const int i = t + j * kThreads;
+    if (i < pitch) write(i, i < dim ? kept[j] : 0.0f);
+  }
+  for (int i = t + kKept * kThreads; i < pitch; i += kThreads) write(i, i < dim ? normed[i] : 0.0f);
+  for (int width = 16; width >= 1; width /= 2) {
+    squares += __shfl_xor_sync(kAllLanes, squares, width);
+    deltas += __shfl_xor_sync(kAllLanes, deltas, width);
+  }
+  if (t % 32 == 0) warp_squares[t / 32] = {squares, deltas};
+  __syncthreads();
+  if (t != 0) return;
+  for (int w = 1; w < kWarps; ++w) {
+    squares += warp_squares[w].x;
+    deltas += warp_squares[w].y;
+  }
+  workspace.hidden[row] = hidden_bound(finite, scale, dim, squares, deltas);
+}
+
+// ---- 2: bounds of every logit
+// ----------------------------------------------------------------------------
+
+// 4 codes with 4 steps (two to a word).
+__device__ inline int dot4(uint32_t codes, int steps01, int steps23, int sum) {
+  sum = __dp2a_lo(steps01, static_cast<int>(codes), sum);
+  return __dp2a_hi(steps23, static_cast<int>(codes), sum);
+}
+
+// 16-byte loads of codes that a lane has under way: two rows, five each. 24 warps of them are
+// 120 kB an SM, three times what the memory's latency asks for.
+constexpr int kRowsAtOnce = 2;
+constexpr int kLoadsOfRow = 5;
+// Blocks of 256 threads an SM: 85 registers a thread, or 128 for several rows of steps.
+constexpr int bounds_blocks(int tokens) { return tokens == 1 ? 3 : 2; }
+
+// A warp takes a tile of neighbouring rows at a time: `kGroup` lanes share kRowsAtOnce rows. Their
+// products with `kTokens` rows of steps end, one each, spread over the group's lanes.
+template <int kGroup, int kTokens>
+struct BoundsTile {
+  static constexpr int kRows = kRowsAtOnce * (32 / kGroup);
+  static constexpr int kValues = kRowsAtOnce * kTokens;
+  static_assert(kValues <= kGroup, "a lane ends with one product");
+
+  uint4 codes[kRowsAtOnce][kLoadsOfRow];
+
+  __device__ static int first_row(int tile, int lane) {
+    return tile * kRows + lane / kGroup * kRowsAtOnce;
+  }
+
+  // The part of a tile's rows that starts at 16-byte chunk `first`. Loads nothing beyond the head.
+  __device__ void load(const CompressedHead& copy, int tile, int first, int lane) {
+    const int chunks = static_cast<int>(copy.pitch() / 16);
+    const int row = first_row(tile, lane);
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const uint4* from = reinterpret_cast<const uint4*>(copy.codes) +
+                          static_cast<size_t>(row + r) * static_cast<size_t>(chunks);
+#pragma unroll
+      for (int u = 0; u < kLoadsOfRow; ++u) {
+        const int chunk = first + u * kGroup + lane % kGroup;
+        codes[r][u] =
+            chunk < chunks && row + r < copy.rows ? __ldg(from + chunk) : uint4{0, 0, 0, 0};
+      }
+    }
+  }
+
+  // `steps`: [kTokens, 2, chunks] 16-byte words, the first 8 steps of every chunk and the last 8.
+  __device__ void add(const int4* steps, int chunks, int first, int lane, int* sums) const {
+#pragma unroll
+    for (int u = 0; u < kLoadsOfRow; ++u) {
+      const int chunk = min(first + u * kGroup + lane % kGroup, chunks - 1);
+#pragma unroll
+      for (int t = 0; t < kTokens; ++t) {
+        const int4 a = steps[2 * t * chunks + chunk];
+        const int4 b = steps[(2 * t + 1) * chunks + chunk];
+#pragma unroll
+        for (int r = 0; r < kRowsAtOnce; ++r) {
+          int sum = sums[r * kTokens + t];
+          sum = dot4(codes[r][u].x, a.x, a.y, sum);
+          sum = dot4(codes[r][u].y, a.z, a.w, sum);
+          sum = dot4(codes[r][u].z, b.x, b.y, sum);
+          sums[r * kTokens + t] = dot4(codes[r][u].w, b.z, b.w, sum);
+        }
+      }
+    }
+  }
+
+  // The product that reduce() leaves in a lane: row r * kTokens + token t.
+  __device__ static int value_of(int lane) { return lane % kGroup / (kGroup / kValues); }
+  __device__ static bool writes(int lane) { return lane % (kGroup / kValues) == 0; }
+  __device__ static int64_t reduce(const int* sums, int lane) {
+    long long values[kValues];
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) values[i] = sums[i];
+    // While a lane holds several products it sends half of them to its partner.
+    int left = kValues;
+#pragma unroll
+    for (int width = kGroup / 2; width >= 1; width /= 2) {
+      if (left > 1) {
+        left /= 2;
+        const bool upper = (lane & width) != 0;
+#pragma unroll
+        for (int i = 0; i < kValues / 2; ++i) {
+          if (i >= left) continue;
+          const long long keep = upper ? values[i + left] : values[i];
+          const long long give = upper ? values[i] : values[i + left];
+          values[i] = keep + __shfl_xor_sync(kAllLanes, give, width);
+        }
+      } else {
+        values[0] += __shfl_xor_sync(kAllLanes, values[0], width);
+      }
+    }
+    return values[0];
+  }
+};
+
+template <int kGroup, int kTokens>
+__global__ void __launch_bounds__(kThreads, bounds_blocks(kTokens))
+    bounds_kernel(GreedyHeadArgs args, Workspace workspace) {
+  using Tile = BoundsTile<kGroup, kTokens>;
+  extern __shared__ int4 steps[];  // [kTokens, 2, chunks]
+  __shared__ HiddenBound hidden[kTokens];
+  __shared__ uint32_t block_lower[kTokens];
+  const int t = static_cast<int>(threadIdx.x);
+  const int lane = t % 32;
+  const int first_token = static_cast<int>(blockIdx.y) * kTokens;
+  const int vocab = args.copy.rows;
+  const int chunks = static_cast<int>(args.copy.pitch() / 16);
+  const int tiles = (vocab + Tile::kRows - 1) / Tile::kRows;
+  const int stride = static_cast<int>(gridDim.x) * kWarps;
+  constexpr int kSpan = kGroup * kLoadsOfRow;  // chunks of one load()
+  let_next_start();
+
+  // Fetch the first weights while the steps are still being made.
+  const int value = Tile::value_of(lane);
+  const int token = first_token + value % kTokens;
+  const auto row_of = [&](int tile) { return Tile::first_row(tile, lane) + value / kTokens; };
+  const auto bound_of = [&](int tile) {
+    return __ldg(reinterpret_cast<const float4*>(args.copy.row_bounds) +
+                 min(row_of(tile), vocab - 1));
+  };
+  int tile = static_cast<int>(blockIdx.x) * kWarps + t / 32;
+  Tile codes;
+  float4 bound{};
+  if (tile < tiles) {
+    codes.load(args.copy, tile, 0, lane);
+    bound = bound_of(tile);
+  }
+  wait_for_previous();
+
+  for (int i = t; i < kTokens * 2 * chunks; i += kThreads) {
+    const int of = i / (2 * chunks);
+    const int word = i % (2 * chunks);
+    int4 eight{0, 0, 0, 0};
+    if (first_token + of < args.head.rows) {
+      eight = reinterpret_cast<const int4*>(
+          workspace.steps)[static_cast<size_t>(first_token + of) * 2 * static_cast<size_t>(chunks) +
+                           static_cast<size_t>(word)];
+    }
+    steps[2 * of * chunks + word % 2 * chunks + word / 2] = eight;
+  }
+  if (t < kTokens) {
+    hidden[t] = workspace.hidden[min(first_token + t, args.head.rows - 1)];
+    block_lower[t] = 0;
+  }
+  __syncthreads();
+
+  float best_lower = -INFINITY;
+  while (tile < tiles) {
+    int sums[Tile::kValues] = {};
+    const int next = tile + stride;
+    for (int first = 0; first < chunks; first += kSpan) {
+      codes.add(steps, chunks, first, lane, sums);
+      // The next part, of this tile or the next one, is under way during the rest of the work.
+      if (first + kSpan < chunks) {
+        codes.load(args.copy, tile, first + kSpan, lane);
+      } else if (next < tiles) {
+        codes.load(args.copy, next, 0, lane);
+      }
+    }
+    const CompressedRow row_bound{bound.x, bound.y, bound.z, bound.w};
+    if (next < tiles) bound = bound_of(next);
+    const LogitBounds bounds = logit_bounds(static_cast<float>(Tile::reduce(sums, lane)), row_bound,
+                                            hidden[value % kTokens]);
+    const int row = row_of(tile);
+    if (Tile::writes(lane) && row < vocab && token < args.head.rows) {
+      args.head.logits[static_cast<size_t>(token) * static_cast<size_t>(vocab) +
+                       static_cast<size_t>(row)] = bounds.upper;
+      // False where there is no bound (NaN).
+      if (bounds.lower > best_lower && !is_banned(args.head, row)) best_lower = bounds.lower;
+    }
+    tile = next;
+  }
+  if (best_lower > -INFINITY) atomicMax(&block_lower[value % kTokens], ordered_bits(best_lower));
+  __syncthreads();
+  if (t < kTokens && block_lower[t] != 0) {
+    atomicMax(workspace.lower + first_token + t, block_lower[t]);
+  }
+}
+
+// ---- 3: rescoring
+// ----------------------------------------------------------------------------
+
+// Where the chosen id of a row goes.
+__device__ inline void publish(const GreedyHeadArgs& args, int row, uint64_t key, int rescored) {
+  args.head.argmax[row] = id_of_key(key);
+  args.rescored[row] = rescored;
+}
+
+// Upper bounds that a thread looks through. Few rows: few enough that the candidates of a large
+// vocabulary spread over all SMs. Many rows make enough blocks, and most find no candidate.
+constexpr int kScansOfFew = 4;
+constexpr int kScansOfMany = 16;
+
+// Partial sum threadIdx.x of canonical_sum for row v of the head.
+template <DenseType kType>
+__device__ inline float partial_logit(const HeadArgs& head, int v, const float* normed) {
+  constexpr int kBatch = 10;  // loads under way: all of a row of up to 2560 columns
+  const int dim = head.w.cols;
+  const size_t base = static_cast<size_t>(v) * static_cast<size_t>(dim);
+  float partial = 0.0f;
+  for (int begin = static_cast<int>(threadIdx.x); begin < dim; begin += kBatch * kThreads) {
+    float w[kBatch];
+    float y[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = begin + j * kThreads;
+      w[j] = i < dim ? widen(head.w.data, kType, base + static_cast<size_t>(i)) : 0.0f;
+      y[j] = i < dim ? normed[i] : 0.0f;
+    }
+    // Steps beyond the row add 0 * 0: the canonical sum may have them.
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) partial = fmaf(w[j], y[j], partial);
+  }
+  return partial;
+}
+
+// A block collects the candidates among its rows of the head and computes their logits one after
+// the other: thread j makes partial sum j of canonical_sum.
+template <DenseType kType, int kScans>
+__global__ void __launch_bounds__(kThreads)
+    rescore_kernel(GreedyHeadArgs args, Workspace workspace) {
+  __shared__ int candidates[kScans * kThreads];
+  __shared__ int n_candidates;
+  __shared__ float partials[kPartials];
+  __shared__ bool last;
+  const HeadArgs& head = args.head;
+  const int t = static_cast<int>(threadIdx.x);
+  const int row = static_cast<int>(blockIdx.y);
+  const int dim = head.w.cols;
+  let_next_start();
+  if (t == 0) n_candidates = 0;
+  __syncthreads();
+  wait_for_previous();
+
+  const float lower = from_ordered_bits(workspace.lower[row]);
+  const float* upper = head.logits + static_cast<size_t>(row) * static_cast<size_t>(head.w.rows);
+  const int first = static_cast<int>(blockIdx.x) * kScans * kThreads + t;
+  float scanned[kScans];
+#pragma unroll
+  for (int i = 0; i < kScans; ++i) {
+    scanned[i] = upper[min(first + i * kThreads, head.w.rows - 1)];
+  }
+#pragma unroll
+  for (int i = 0; i < kScans; ++i) {
+    const int v = first + i * kThreads;
+    // True also where there is no bound (NaN).
+    if (v < head.w.rows && !(scanned[i] < lower)) candidates[atomicAdd(&n_candidates, 1)] = v;
+  }
+  __syncthreads();
+
+  const float* normed = head.normed + static_cast<size_t>(row) * static_cast<size_t>(dim);
+  uint64_t best = 0;
+  for (int c = 0; c < n_candidates; ++c) {
+    const int v = candidates[c];
+    partials[t] = partial_logit<kType>(head, v, normed);
+    __syncthreads();
+    if (t < 32) {
+      const float logit = fold_partials(partials);
+      if (t == 0) {
+        if (!isfinite(logit)) set_fault(head.fault, head.layers + 1);
+        const uint64_t key = logit_key(logit, v);
+        if (key > best && !is_banned(head, v)) best = key;
+      }
+    }
+    __syncthreads();
+  }
+  if (t == 0) {
+    if (n_candidates > 0) {
+      if (best != 0) atomicMax(workspace.best + row, static_cast<unsigned long long>(best));
+      atomicAdd(workspace.rescored + row, n_candidates);
+    }
+    // Key and count are in before the block counts itself done.
+    __threadfence();
+    last = atomicAdd(workspace.head_done, 1) == static_cast<int>(gridDim.x * gridDim.y) - 1;
+  }
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  // All blocks have read their lower bound: everything goes back to zero.
+  for (int r = t; r < head.rows; r += kThreads) {
+    workspace.lower[r] = 0;
+    publish(args, r, atomicExch(workspace.best + r, 0ull), atomicExch(workspace.rescored + r, 0));
+  }
+  if (t == 0) *workspace.head_done = 0;
+}
+
+template <int kGroup, int kTokens>
+void launch_bounds(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  const int tile_rows = BoundsTile<kGroup, kTokens>::kRows;
+  const int tiles = (args.copy.rows + tile_rows - 1) / tile_rows;
+  const int blocks = min((tiles + kWarps - 1) / kWarps, multiprocessors() * bounds_blocks(kTokens));
+  const dim3 grid(static_cast<unsigned>(blocks),
+                  static_cast<unsigned>((args.head.rows + kTokens - 1) / kTokens));
+  launch(bounds_kernel<kGroup, kTokens>, grid, dim3(kThreads),
+         kTokens * args.copy.pitch() * sizeof(int16_t), stream, args, workspace);
+}
+
+template <int kTokens>
+void launch_bounds(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  // As few lanes a row as one load() covers it with.
+  const size_t chunks = args.copy.pitch() / 16;
+  if (chunks <= 8 * kLoadsOfRow) return launch_bounds<8, kTokens>(args, workspace, stream);
+  if (chunks <= 16 * kLoadsOfRow) return launch_bounds<16, kTokens>(args, workspace, stream);
+  launch_bounds<32, kTokens>(args, workspace, stream);
+}
+
+template <int kScans>
+void launch_rescore(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  constexpr int kScanned = kScans * kThreads;
+  const dim3 grid(static_cast<unsigned>((args.copy.rows + kScanned - 1) / kScanned),
+                  static_cast<unsigned>(args.head.rows));
+  const auto run = [&](auto kernel) {
+    launch(kernel, grid, dim3(kThreads), 0, stream, args, workspace);
+  };
+  switch (args.head.w.type) {
+    case DenseType::kF32:
+      return run(rescore_kernel<DenseType::kF32, kScans>);
+    case DenseType::kF16:
+      return run(rescore_kernel<DenseType::kF16, kScans>);
+    case DenseType::kBF16:
+      return run(rescore_kernel<DenseType::kBF16, kScans>);
+  }
+}
+
+}  // namespace
+
+void compress_head(const DenseMatrix& w, int8_t* codes, CompressedRow* row_bounds,
+                   cudaStream_t stream) {
+  launch(compress_kernel, dim3(static_cast<unsigned>((w.rows + kWarps - 1) / kWarps)),
+         dim3(kThreads), 0, stream, w, codes, row_bounds);
+}
+
+void greedy_head(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  // Four rows of steps share one reading of the copy where they fit into shared memory. More are
+  // the tensor cores' work.
+  constexpr int kShared = 4;
+  const unsigned rows = static_cast<unsigned>(args.head.rows);
+  const bool digits = rows > kShared;
+  launch(digits ? steps_kernel<true> : steps_kernel<false>, dim3(rows), dim3(kThreads), 0, stream,
+         args.head, workspace);
+  if (digits) {
+    bound_rows(args, workspace, stream);
+  } else if (rows > 1 && kShared * args.copy.pitch() * sizeof(int16_t) <= max_dynamic_shared()) {
+    launch_bounds<kShared>(args, workspace, stream);
+  } else {
+    launch_bounds<1>(args, workspace, stream);
+  }
+  if (rows > kMaxInlineRows) {
+    launch_rescore<kScansOfMany>(args, workspace, stream);
+  } else {
+    launch_rescore<kScansOfFew>(args, workspace, stream);
+  }
+}
+
+}  // namespace edgellm::cuda

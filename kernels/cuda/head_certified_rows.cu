@@ -1,0 +1,301 @@
+// The bounds of greedy_head for many rows ("tokens" here, because the head has rows too): products
+// of the head's int8 codes with the two digits of the steps on the tensor cores.
+//
+// A block makes a tile of head rows x tokens. Copies of the next stages into shared memory run
+// while the tensor cores work on the present one. A lane ends with the sums of whole products and
+// makes their bounds by itself; eight lanes write neighbouring entries of the vocabulary.
+#include "kernels/certified_head.h"
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/head_certified.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mma.cuh"
+
+namespace edgellm::cuda {
+namespace {
+
+static_assert(127LL * 255 * kMaxCompressedCols <= INT32_MAX, "a digit's sum fits into an int");
+
+// Columns of a stage: whole 128-byte lines of the copy, eight 16-byte chunks.
+constexpr int kColumns = 128;
+constexpr int kChunks = kColumns / 16;
+
+// Byte of a stage's row at which chunk `chunk` of the row lies: the eight rows of a matrix that a
+// warp loads are spread over all banks.
+__device__ inline int place_of(int row, int chunk) { return (chunk ^ row % kChunks) * 16; }
+
+// How a block's tile is cut. A warp makes kRowTiles x 16 head rows by kTokenTiles x 8 tokens; the
+// kWarpsM x kWarpsN warps of a block share its rows and tokens out. Shared memory holds kStages
+// stages, and an SM kBlocks blocks.
+template <int kRowTiles_, int kTokenTiles_, int kWarpsM_, int kWarpsN_, int kStages_, int kBlocks_>
+struct Tiling {
+  static constexpr int kRowTiles = kRowTiles_;
+  static constexpr int kTokenTiles = kTokenTiles_;
+  static constexpr int kWarpsM = kWarpsM_;
+  static constexpr int kWarpsN = kWarpsN_;
+  static constexpr int kStages = kStages_;
+  static constexpr int kBlocks = kBlocks_;
+
+  static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
+  static constexpr int kRows = 16 * kRowTiles * kWarpsM;
+  static constexpr int kTokens = 8 * kTokenTiles * kWarpsN;
+  // A stage: codes [row], high digits [token], low digits [token], each kColumns bytes.
+  static constexpr int kHighDigits = kRows * kColumns;
+  static constexpr int kLowDigits = kHighDigits + kTokens * kColumns;
+  static constexpr int kStageBytes = kLowDigits + kTokens * kColumns;
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+
+  static_assert(kRows * kChunks % kThreads == 0, "threads share the codes of a stage evenly");
+};
+
+// This thread's share of the copies into a stage: the same chunk of several rows and tokens. Those
+// that do not exist are left out; nobody reads their sums.
+template <class T>
+struct Copies {
+  static constexpr int kRowStride = T::kThreads / kChunks;
+  static constexpr int kTokenStride = T::kThreads / (2 * kChunks);
+  static constexpr int kRowCopies = T::kRows / kRowStride;
+  static constexpr int kTokenCopies = (T::kTokens + kTokenStride - 1) / kTokenStride;
+  static_assert(kRowStride % kChunks == 0 && kTokenStride % kChunks == 0,
+                "a chunk has the same place in all of a thread's rows");
+
+  const int8_t* codes;   // of its first row, at column 0
+  const int8_t* digits;  // of its first token, at column 0
+  size_t pitch;
+  int columns;  // of the copy, padding included
+  int rows;     // of the tile that exist
+  int tokens;   // likewise
+
+  // Thread t has chunk t % kChunks of row t / kChunks, and of digit t / kChunks % 2 of token
+  // t / (2 * kChunks).
+  __device__ Copies(const CompressedHead& copy, const int16_t* steps, int first_row,
+                    int first_token, int all_tokens)
+      : pitch(copy.pitch()),
+        columns(static_cast<int>(copy.pitch())),
+        rows(min(copy.rows - first_row, T::kRows)),
+        tokens(min(all_tokens - first_token, T::kTokens)) {
+    const int t = static_cast<int>(threadIdx.x);
+    codes = copy.codes + static_cast<size_t>(first_row + t / kChunks) * pitch + t % kChunks * 16;
+    digits = reinterpret_cast<const int8_t*>(steps) +
+             static_cast<size_t>(2 * first_token + t / kChunks) * pitch + t % kChunks * 16;
+  }
+
+  __device__ void fetch_codes(int8_t* stage, int first_column) const {
+    const int t = static_cast<int>(threadIdx.x);
+    if (first_column + t % kChunks * 16 >= columns) return;
+    const int row = t / kChunks;
+    int8_t* to = stage + row * kColumns + place_of(row, t % kChunks);
+    const int8_t* from = codes + first_column;
+#pragma unroll
+    for (int i = 0; i < kRowCopies; ++i) {
+      if (row + i * kRowStride < rows) {
+        copy_async(to + i * kRowStride * kColumns,
+                   from + static_cast<size_t>(i * kRowStride) * pitch);
+      }
+    }
+  }
+
+  __device__ void fetch_digits(int8_t* stage, int first_column) const {
+    const int t = static_cast<int>(threadIdx.x);
+    if (first_column + t % kChunks * 16 >= columns) return;
+    const int token = t / (2 * kChunks);
+    int8_t* to = stage + (t / kChunks % 2 == 0 ? T::kHighDigits : T::kLowDigits) +
+                 token * kColumns + place_of(token, t % kChunks);
+    const int8_t* from = digits + first_column;
+#pragma unroll
+    for (int i = 0; i < kTokenCopies; ++i) {
+      if (token + i * kTokenStride < tokens) {
+        copy_async(to + i * kTokenStride * kColumns,
+                   from + static_cast<size_t>(2 * i * kTokenStride) * pitch);
+      }
+    }
+  }
+};
+
+// A warp's sums of codes times digits. Of tile [m][n] lane 4 g + t has rows g (sums 0, 1) and g + 8
+// (sums 2, 3), tokens 2 t (sums 0, 2) and 2 t + 1 (sums 1, 3).
+template <class T>
+struct WarpTile {
+  int high[T::kRowTiles][T::kTokenTiles][4] = {};
+  int low[T::kRowTiles][T::kTokenTiles][4] = {};
+
+  // 64 columns of a stage from chunk `first_chunk` on. The matrices that a warp loads together: of
+  // codes two times 8 rows, of two chunks each; of digits two chunks of the high and of the low
+  // ones. `row` and `token`: the warp's first of the tile.
+  __device__ void add(const int8_t* stage, int first_chunk, int row, int token) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int8_t* codes = stage + (row + lane % 16) * kColumns;
+    const int8_t* digits =
+        stage + (lane < 16 ? T::kHighDigits : T::kLowDigits) + (token + lane % 8) * kColumns;
+#pragma unroll
+    for (int chunk = first_chunk; chunk < first_chunk + 4; chunk += 2) {
+      const int code_place = place_of(lane % 8, chunk + lane / 16);
+      const int digit_place = place_of(lane % 8, chunk + lane / 8 % 2);
+      uint32_t a[T::kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < T::kRowTiles; ++m) {
+        load_matrices(a[m], codes + m * 16 * kColumns + code_place);
+      }
+#pragma unroll
+      for (int n = 0; n < T::kTokenTiles; ++n) {
+        uint32_t b[4];
+        load_matrices(b, digits + n * 8 * kColumns + digit_place);
+#pragma unroll
+        for (int m = 0; m < T::kRowTiles; ++m) {
+          multiply_tile<int8_t, int8_t>(high[m][n], a[m], b[0], b[1]);
+          multiply_tile<int8_t, uint8_t>(low[m][n], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+};
+
+// Bounds of a warp's tile: writes the upper ones, and merges the largest lower one of each token,
+// banned ids left out, into block_lower. first_row, first_token: the warp's; `hidden` and
+// block_lower start at its first token.
+template <class T>
+__device__ void bound_tile(const GreedyHeadArgs& args, const WarpTile<T>& tile,
+                           const HiddenBound* hidden, int first_row, int first_token,
+                           uint32_t* block_lower) {
+  constexpr int kLaneRows = 2 * T::kRowTiles;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int vocab = args.copy.rows;
+  CompressedRow rows[kLaneRows];
+  bool banned[kLaneRows];
+#pragma unroll
+  for (int r = 0; r < kLaneRows; ++r) {
+    const int row = first_row + r * 8 + lane / 4;
+    const float4 b =
+        __ldg(reinterpret_cast<const float4*>(args.copy.row_bounds) + min(row, vocab - 1));
+    rows[r] = {b.x, b.y, b.z, b.w};
+    banned[r] = is_banned(args.head, row);
+  }
+#pragma unroll
+  for (int i = 0; i < 2 * T::kTokenTiles; ++i) {
+    const int token = i / 2 * 8 + lane % 4 * 2 + i % 2;
+    const bool exists = first_token + token < args.head.rows;
+    const HiddenBound h = hidden[token];
+    float* upper = args.head.logits +
+                   static_cast<size_t>(first_token + token) * static_cast<size_t>(vocab) +
+                   static_cast<size_t>(first_row + lane / 4);
+    float best_lower = -INFINITY;
+#pragma unroll
+    for (int r = 0; r < kLaneRows; ++r) {
+      const int sum = r % 2 * 2 + i % 2;
+      const int64_t product =
+          static_cast<int64_t>(tile.high[r / 2][i / 2][sum]) * 256 + tile.low[r / 2][i / 2][sum];
+      const LogitBounds bounds = logit_bounds(static_cast<float>(product), rows[r], h);
+      if (!exists || first_row + r * 8 + lane / 4 >= vocab) continue;
+      upper[r * 8] = bounds.upper;
+      // False where there is no bound (NaN).
+      if (bounds.lower > best_lower && !banned[r]) best_lower = bounds.lower;
+    }
+    // Over the lanes that share the token.
+    for (int width = 16; width >= 4; width /= 2) {
+      best_lower = fmaxf(best_lower, __shfl_xor_sync(kAllLanes, best_lower, width));
+    }
+    if (lane < 4 && best_lower > -INFINITY) {
+      atomicMax(block_lower + token, ordered_bits(best_lower));
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks)
+    row_bounds_kernel(GreedyHeadArgs args, Workspace workspace, int token_tiles) {
+  extern __shared__ uint4 shared_memory[];
+  __shared__ HiddenBound hidden[T::kTokens];
+  __shared__ uint32_t block_lower[T::kTokens];
+  int8_t* stages = reinterpret_cast<int8_t*>(shared_memory);
+  // Blocks of the same head rows run side by side: one of them brings the codes into the L2 cache.
+  const int block = static_cast<int>(blockIdx.x);
+  const int first_row = block / token_tiles * T::kRows;
+  const int first_token = block % token_tiles * T::kTokens;
+  let_next_start();
+
+  // Codes may come before the previous kernel has ended.
+  const Copies<T> copies(args.copy, workspace.steps, first_row, first_token, args.head.rows);
+#pragma unroll
+  for (int s = 0; s < T::kStages - 1; ++s) {
+    copies.fetch_codes(stages + s * T::kStageBytes, s * kColumns);
+  }
+  wait_for_previous();
+#pragma unroll
+  for (int s = 0; s < T::kStages - 1; ++s) {
+    copies.fetch_digits(stages + s * T::kStageBytes, s * kColumns);
+    end_of_copies();
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < T::kTokens; i += T::kThreads) {
+    hidden[i] = workspace.hidden[min(first_token + i, args.head.rows - 1)];
+    block_lower[i] = 0;
+  }
+
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_row = warp % T::kWarpsM * T::kRowTiles * 16;
+  const int warp_token = warp / T::kWarpsM * T::kTokenTiles * 8;
+  WarpTile<T> tile;
+  int stage = 0;
+  int free_stage = T::kStages - 1;
+  for (int column = 0; column < copies.columns; column += kColumns) {
+    wait_for_copies_but<T::kStages - 2>();
+    // This stage has arrived for every thread (the first time `hidden` and block_lower, too), and
+    // every warp is done with the one before, which is filled next.
+    __syncthreads();
+    int8_t* next = stages + free_stage * T::kStageBytes;
+    copies.fetch_codes(next, column + (T::kStages - 1) * kColumns);
+    copies.fetch_digits(next, column + (T::kStages - 1) * kColumns);
+    end_of_copies();
+    const int8_t* present = stages + stage * T::kStageBytes;
+    tile.add(present, 0, warp_row, warp_token);
+    // The copy ends after any 64 columns.
+    if (column + 64 < copies.columns) tile.add(present, 4, warp_row, warp_token);
+    free_stage = stage;
+    stage = stage + 1 == T::kStages ? 0 : stage + 1;
+  }
+
+  bound_tile(args, tile, hidden + warp_token, first_row + warp_row, first_token + warp_token,
+             block_lower + warp_token);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < T::kTokens; i += T::kThreads) {
+    // 0 for a token that does not exist: nothing was merged.
+    if (block_lower[i] != 0) atomicMax(workspace.lower + first_token + i, block_lower[i]);
+  }
+}
+
+// Few tokens: the copy streams, as many of its bytes under way as fit, 32 kB a block. Many tokens:
+// a warp's tile is 32 x 32, because the larger it is the less shared memory a product reads, and
+// two blocks an SM leave it no more registers.
+using EightTokens = Tiling<1, 1, 8, 1, 3, 4>;
+using ThirtyTwoTokens = Tiling<2, 4, 4, 1, 3, 3>;
+using SixtyFourTokens = Tiling<2, 4, 4, 2, 3, 2>;
+// For GPUs with 64 kB of shared memory a block.
+using SmallMemory = Tiling<2, 4, 4, 1, 2, 1>;
+
+template <class T>
+bool fits() {
+  return T::kSharedBytes <= max_dynamic_shared();
+}
+
+template <class T>
+void launch_tiles(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  const int token_tiles = (args.head.rows + T::kTokens - 1) / T::kTokens;
+  const int row_tiles = (args.copy.rows + T::kRows - 1) / T::kRows;
+  launch(row_bounds_kernel<T>, dim3(static_cast<unsigned>(token_tiles * row_tiles)),
+         dim3(T::kThreads), T::kSharedBytes, stream, args, workspace, token_tiles);
+}
+
+}  // namespace
+
+void bound_rows(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  const int rows = args.head.rows;
+  if (rows <= EightTokens::kTokens && fits<EightTokens>()) {
+    launch_tiles<EightTokens>(args, workspace, stream);
+  } else if (rows > ThirtyTwoTokens::kTokens && fits<SixtyFourTokens>()) {
+    launch_tiles<SixtyFourTokens>(args, workspace, stream);
+  } else if (fits<ThirtyTwoTokens>()) {
+    launch_tiles<ThirtyTwoTokens>(args, workspace, stream);
+  } else {
+    launch_tiles<SmallMemory>(args, workspace, stream);
+  }
+}
+
+}  // namespace edgellm::cuda
