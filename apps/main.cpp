@@ -5,13 +5,11 @@
 #include <cstdio>
 #include <new>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "apps/cli/help.h"
-#include "apps/cli/help_topics.h"
-#include "apps/cli/usage_error.h"
 #include "apps/commands.h"
+#include "apps/common/exit_codes.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/version.h"
@@ -20,23 +18,13 @@
 namespace edgellm {
 namespace {
 
-class Program {
+class Main {
  public:
-  Program(int argc, char** argv) : argc_(argc), argv_(argv) {
-    root_.footer(
-        "  edgellm run model.tmac2 \"Once upon a time\"\n"
-        "  edgellm convert bitnet-b1.58-2B-4T/ -o model.tmac2\n"
-        "  edgellm COMMAND --help");
-    root_.set_help_flag("-h,--help", "Print this help and exit");
-    root_.require_subcommand(0, 1);
-    CLI::Option* version = root_.add_flag("-V,--version", version_, "Print the version and exit");
-    root_.add_flag("--json", version_json_, "Print the version as JSON")->needs(version);
-    commands_ = {add_run(root_),    add_chat(root_),   add_batch(root_),    add_convert(root_),
-                 add_info(root_),   add_verify(root_), add_tokenize(root_), add_perplexity(root_),
-                 add_logits(root_), add_synth(root_),  add_bench(root_),    add_compare(root_),
-                 add_devices(root_)};
-    commands_.push_back(add_completion(root_));
-    commands_.push_back(add_help(root_));  // the last: it looks at the others
+  explicit Main(std::vector<std::string> arguments) : arguments_(std::move(arguments)) {
+    const Option version =
+        program_.root().flag("-V,--version", version_, "Print the version and exit");
+    program_.root().flag("--json", version_json_, "Print the version as JSON").needs(version);
+    add_commands(program_);
   }
 
   // Returns the exit code.
@@ -44,9 +32,7 @@ class Program {
     try {
       occupy_standard_streams();
       install_signal_handlers(wants_json());
-      return parse() ? dispatch() : show_help();
-    } catch (const CLI::ParseError& error) {
-      return report(ExitCode::kUsage, usage_message(root_, error, {argv_ + 1, argv_ + argc_}));
+      return dispatch(program_.parse(arguments_));
     } catch (const Error& error) {
       return report(error.code(), error.what());
     } catch (const Interrupted& interrupted) {
@@ -62,39 +48,25 @@ class Program {
   }
 
  private:
-  // False when --help was asked for: CLI11 says so with an exception.
-  bool parse() {
-    try {
-      root_.parse(argc_, argv_);
-      return true;
-    } catch (const CLI::CallForHelp&) {
-      return false;
+  int dispatch(const Program::Request& request) {
+    if (request.help) {
+      const CommandInfo info =
+          request.command != nullptr ? program_.info(*request.command) : program_.info();
+      write_stdout(help_text(info, help_columns()));
+      return 0;
     }
-  }
-
-  int dispatch() const {
     if (version_) {
       print_version(version_json_);
       return 0;
     }
-    for (const Command& command : commands_) {
-      if (command.app->parsed()) return command.run();
-    }
-    write_stdout(short_help(command_info(root_)));
-    return 0;
-  }
-
-  int show_help() const {
-    const auto parsed = root_.get_subcommands();
-    const CLI::App& app = parsed.empty() ? root_ : *parsed.front();
-    write_stdout(help_text(command_info(app), help_columns()));
+    if (request.command != nullptr) return request.command->run();
+    write_stdout(short_help(program_.info()));
     return 0;
   }
 
   // Also where the command line cannot be parsed.
   bool wants_json() const {
-    return std::any_of(argv_ + std::min(1, argc_), argv_ + argc_,
-                       [](const char* argument) { return std::string_view(argument) == "--json"; });
+    return std::find(arguments_.begin(), arguments_.end(), "--json") != arguments_.end();
   }
 
   // The line for people on stderr and, where the caller reads JSON, an object on stdout.
@@ -111,15 +83,19 @@ class Program {
     return exit_code;
   }
 
-  int argc_;
-  char** argv_;
-  CLI::App root_{"Inference engine for BitNet b1.58 (ternary-weight) language models", "edgellm"};
+  std::vector<std::string> arguments_;
+  Program program_{"Inference engine for BitNet b1.58 (ternary-weight) language models",
+                   "  edgellm run model.tmac2 \"Once upon a time\"\n"
+                   "  edgellm convert bitnet-b1.58-2B-4T/ -o model.tmac2\n"
+                   "  edgellm COMMAND --help"};
   bool version_ = false;
   bool version_json_ = false;
-  std::vector<Command> commands_;
 };
 
 }  // namespace
 }  // namespace edgellm
 
-int main(int argc, char** argv) { return edgellm::Program(argc, argv).run(); }
+int main(int argc, char** argv) {
+  // A caller may give no arguments at all, not even a name.
+  return edgellm::Main({argv + std::min(argc, 1), argv + argc}).run();
+}

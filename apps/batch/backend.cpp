@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
 #include "apps/session/machine.h"
 #include "base/error.h"
@@ -49,11 +50,11 @@ int64_t affordable_blocks(const ModelFile& model, const BatchFlags& flags, const
 
 }  // namespace
 
-std::unique_ptr<Backend> make_batch_backend(const ModelFile& model, const BatchFlags& flags,
-                                            Device device) {
-  EngineOptions options = engine_options(flags.engine, model.config());
-  const uint64_t block_bytes = kv_block_bytes(model.config(), options.kv_type);
-  const auto choose = [&] {
+Backend& start_batch_backend(Session& session, const BatchFlags& flags) {
+  const EngineOptions common = session.engine_options();
+  const uint64_t block_bytes = kv_block_bytes(session.config(), common.kv_type);
+  const EngineOptions options = session.fit_device([&](const Device& device) {
+    EngineOptions options = common;
     // Rows of a pass are of many sequences: the context does not bound them.
     options.max_rows = flags.engine.prefill_chunk > 0 ? flags.engine.prefill_chunk
                        : device.gpu                   ? kGpuRows
@@ -65,24 +66,15 @@ std::unique_ptr<Backend> make_batch_backend(const ModelFile& model, const BatchF
     options.max_rows = std::max(options.max_rows, options.sequences);
     const int64_t useful = int64_t{options.sequences} * BlockPool::blocks_for(options.context);
     const int64_t blocks =
-        std::min(useful, affordable_blocks(model, flags, device, options, block_bytes));
+        std::min(useful, affordable_blocks(session.model(), flags, device, options, block_bytes));
     options.kv_blocks = static_cast<int>(std::clamp<int64_t>(blocks, 1, INT32_MAX));
-  };
-  if (device.gpu) options.gpu = *device.gpu;
-  choose();
-  if (device.gpu && flags.engine.device == "auto") {
-    const std::string problem = cuda_memory_problem(model, options, gpu_free_bytes(*device.gpu));
-    if (!problem.empty()) {
-      print_note("running on the CPU: " + problem);
-      device = {};
-      choose();
-    }
-  }
+    return options;
+  });
   print_note("KV cache: " + human_bytes(static_cast<uint64_t>(options.kv_blocks) * block_bytes) +
              " (" + flags.engine.kv_type + ") for " +
              std::to_string(int64_t{options.kv_blocks} * kKvBlockPositions) + " positions, " +
              std::to_string(options.sequences) + " sequences at a time");
-  return make_backend(model, flags.engine, device, options);
+  return session.start(options);
 }
 
 }  // namespace edgellm

@@ -1,15 +1,12 @@
-// The backend of a batch: how many sequences share how much KV cache.
+// The back end of a batch: how many sequences share how much KV cache.
 #pragma once
 
-#include <memory>
-
 #include "apps/batch/flags.h"
-#include "engine/backend.h"
+#include "apps/session/session.h"
 
 namespace edgellm {
 
 // Says on stderr what the cache takes. Throws Error (kUsage, kDevice).
-std::unique_ptr<Backend> make_batch_backend(const ModelFile& model, const BatchFlags& flags,
-                                            Device device);
+Backend& start_batch_backend(Session& session, const BatchFlags& flags);
 
 }  // namespace edgellm

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "apps/batch/manifest.h"
-#include "apps/session/answer_flags.h"
+#include "apps/session/answer_options.h"
 #include "apps/session/chat_prompt.h"
-#include "apps/session/model_flags.h"
-#include "apps/session/sampling_flags.h"
+#include "apps/session/sampling_choice.h"
+#include "apps/session/session.h"
 
 namespace edgellm {
 
@@ -29,11 +29,11 @@ struct BatchFlags {
   uint64_t kv_memory = 0;  // bytes; 0: what there is
   int sequences = 0;       // 0: the device's default
   bool chat = false;
-  ChatFlags chat_flags;
-  AnswerFlags answer;
+  ChatOptions chat_options;
+  AnswerOptions answer;
   bool ignore_eos = false;
-  EngineFlags engine;
-  SamplingFlags sampling;
+  SessionOptions engine;
+  SamplingChoice sampling;
 };
 
 }  // namespace edgellm

@@ -11,7 +11,7 @@ BatchDefaults batch_defaults(const BatchFlags& flags, const ModelFile& model) {
           .sampling = sampling_options(flags.sampling, model.tokenizer(), model.path()),
           .ignore_eos = flags.ignore_eos,
           .chat = flags.chat,
-          .system = flags.chat_flags.system};
+          .system = flags.chat_options.system};
 }
 
 nlohmann::json batch_answer_flags(const BatchFlags& flags, const BatchDefaults& defaults,
@@ -24,7 +24,7 @@ nlohmann::json batch_answer_flags(const BatchFlags& flags, const BatchDefaults& 
                          {"--text", flags.is_text},
                          {"--chat", defaults.chat},
                          {"--system", nullptr},
-                         {"--parse-special", flags.chat_flags.parse_special},
+                         {"--parse-special", flags.chat_options.parse_special},
                          {"sampling", to_json(defaults.sampling)}};
   if (defaults.system) json["--system"] = *defaults.system;
   return json;

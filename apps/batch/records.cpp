@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "apps/cli/help_topics.h"
+#include "apps/common/exit_codes.h"
 #include "apps/common/terminal.h"
 #include "apps/common/version.h"
 #include "base/json.h"

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "apps/common/near_matches.h"
-#include "apps/session/answer_flags.h"
+#include "apps/session/answer_options.h"
 #include "apps/session/chat_prompt.h"
 #include "apps/session/prompt.h"
 #include "base/error.h"

@@ -59,27 +59,27 @@ class InOrder {
 
 class BatchRun {
  public:
-  BatchRun(const BatchFlags& flags, const ModelFile& model, const Tokenizer* tokenizer)
+  BatchRun(const BatchFlags& flags, Session& session)
       : flags_(flags),
-        model_(model),
-        tokenizer_(tokenizer),
-        prompts_(model, tokenizer, flags.chat_flags.parse_special),
-        defaults_(batch_defaults(flags, model)),
+        session_(session),
+        model_(session.model()),
+        tokenizer_(session.tokenizer()),
+        prompts_(model_, tokenizer_, flags.chat_options.parse_special),
+        defaults_(batch_defaults(flags, model_)),
         shard_(flags.shard.value_or(Shard{})),
         input_(flags.input, flags.is_text) {
-    if (flags.chat || flags.chat_flags.system) prompts_.chat();
+    if (flags.chat || flags.chat_options.system) prompts_.chat();
     manifest_.version = build_info().version;
-    manifest_.model_path = model.path();
-    manifest_.model_id = model.id();
+    manifest_.model_path = model_.path();
+    manifest_.model_id = model_.id();
     manifest_.input_path = flags.input;
     manifest_.shard = shard_;
-    manifest_.flags =
-        batch_answer_flags(flags, defaults_, engine_options(flags.engine, model.config()).context);
+    manifest_.flags = batch_answer_flags(flags, defaults_, session.engine_options().context);
   }
 
-  int run(const Device& device) {
+  int run() {
     open_output();
-    if (!is_complete_) answer_all(device);
+    if (!is_complete_) answer_all();
     return finish();
   }
 
@@ -212,9 +212,9 @@ class BatchRun {
 
   // ---- Answering ------------------------------------------------------------------------------
 
-  void answer_all(const Device& device) {
-    check_contents(model_, flags_.engine);
-    backend_ = make_batch_backend(model_, flags_, device);
+  void answer_all() {
+    session_.check_contents();
+    backend_ = &start_batch_backend(session_, flags_);
     if (journal_) {
       write_manifest(flags_.output, manifest_);
       journal_->keep();
@@ -343,7 +343,7 @@ class BatchRun {
         {"shard", to_string(shard_)},
         {"complete", has_ended_ || is_complete_},
         {"interrupted", interrupted}};
-    if (backend_) json["device"] = backend_->device_name();
+    if (backend_ != nullptr) json["device"] = backend_->device_name();
     json.update(report_.json());
     const std::string text =
         json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
@@ -351,6 +351,7 @@ class BatchRun {
   }
 
   const BatchFlags& flags_;
+  Session& session_;
   const ModelFile& model_;
   const Tokenizer* tokenizer_;
   BatchPrompts prompts_;
@@ -366,7 +367,7 @@ class BatchRun {
   bool is_complete_ = false;                     // by an earlier run
   std::string strict_end_;                       // the failure that ended the run, if one did
   bool has_ended_ = false;                       // every request of the input has its record
-  std::unique_ptr<Backend> backend_;
+  Backend* backend_ = nullptr;                   // the session's, once it has started
   std::optional<RecordWriter> writer_;
   InOrder in_order_;
   BatchReport report_;
@@ -424,13 +425,12 @@ void BatchRun::submit(const RecordHead& head, const BatchInput::Request& line,
 }  // namespace
 
 int run_batch(const BatchFlags& flags) {
-  check_answer_flags(flags.answer);
-  check_sampling_flags(flags.sampling);
-  const Device device = choose_device(flags.engine);
-  const ModelFile model = open_model(flags.model);
-  const auto tokenizer = load_tokenizer(model);
+  check_answer(flags.answer);
+  check_sampling(flags.sampling);
+  Session session(flags.model, flags.engine);
+  session.tokenizer();
   if (!flags.summary.empty() && !is_device_or_pipe(flags.summary)) require_writable(flags.summary);
-  return BatchRun(flags, model, tokenizer ? &*tokenizer : nullptr).run(device);
+  return BatchRun(flags, session).run();
 }
 
 }  // namespace edgellm

@@ -3,22 +3,22 @@
 #include <memory>
 #include <optional>
 
+#include "apps/bench/commands.h"
 #include "apps/bench/flags.h"
 #include "apps/bench/model_test.h"
 #include "apps/bench/ops_command.h"
 #include "apps/bench/output.h"
 #include "apps/bench/report.h"
 #include "apps/bench/report_page.h"
-#include "apps/cli/list_option.h"
 #include "apps/cli/option_tree.h"
-#include "apps/commands.h"
 #include "apps/common/files.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/timings.h"
 #include "apps/common/version.h"
+#include "apps/flags/flags.h"
 #include "apps/session/machine.h"
-#include "apps/session/model_flags.h"
+#include "apps/session/session.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "engine/block_pool.h"
@@ -99,26 +99,26 @@ int positions_of(const std::vector<TestSpec>& tests) {
 
 // One combination of the options that need an engine of their own.
 struct Setting {
-  EngineFlags engine;
+  SessionOptions options;
   Device device;
 };
 
 std::vector<Setting> settings_of(const BenchFlags& flags) {
   std::vector<Setting> settings;
   for (const std::string& device : flags.devices) {
-    EngineFlags engine;
-    engine.device = device;
-    const Device chosen = choose_device(engine);
+    SessionOptions options;
+    options.device = device;
+    const Device chosen = choose_device(device, print_note);
     for (const int threads : flags.threads) {
       for (const std::string& kv_type : flags.kv_types) {
         for (const int chunk : flags.prefill_chunks) {
-          engine.threads = threads;
-          engine.kv_type = kv_type;
-          engine.prefill_chunk = chunk;
-          engine.no_graph = flags.no_graph;
-          engine.full_head = flags.full_head;
-          engine.no_verify = flags.no_verify;
-          settings.push_back({engine, chosen});
+          options.threads = threads;
+          options.kv_type = kv_type;
+          options.prefill_chunk = chunk;
+          options.no_graph = flags.no_graph;
+          options.full_head = flags.full_head;
+          options.no_verify = flags.no_verify;
+          settings.push_back({options, chosen});
         }
       }
     }
@@ -141,7 +141,7 @@ class Bench {
     for (const std::string& name : flags_.models) {
       subjects.push_back(open_subject(name));
       const Subject& subject = subjects.back();
-      plans_.push_back(tests_of(flags_, subject.name, subject.model.config().max_context, false));
+      plans_.push_back(tests_of(flags_, subject.name, subject.model->config().max_context, false));
     }
     for (const std::string& shape : flags_.shapes) {
       plans_.push_back(tests_of(flags_, shape, synth_config(shape).max_context, true));
@@ -176,8 +176,8 @@ class Bench {
 
   Json run_setting(const Subject& subject, const Setting& setting,
                    const std::vector<TestSpec>& tests) {
-    const ModelFile& model = subject.model;
-    EngineOptions options = engine_options(setting.engine, model.config(), positions_of(tests));
+    Session session(subject.model, setting.options, setting.device);
+    EngineOptions options = session.engine_options(positions_of(tests));
     for (const TestSpec& test : tests) options.sequences = std::max(options.sequences, test.batch);
     options.max_rows = std::max(options.max_rows, options.sequences);
     // Many sequences have their cache in blocks, as in batch.
@@ -185,13 +185,12 @@ class Bench {
       options.kv_blocks = options.sequences * BlockPool::blocks_for(options.context);
     }
     const Stopwatch load;
-    check_contents(model, setting.engine);
-    const auto backend = make_backend(model, setting.engine, setting.device, options);
+    Backend& backend = session.start(options);
     bench::RunSetting run;
     run.load_ns = load.elapsed_ns();
     run.model_name = subject.name;
     // `auto` takes the CPU where a model does not fit the GPU.
-    run.on_gpu = backend->device_name().starts_with("cuda:");
+    run.on_gpu = backend.device_name().starts_with("cuda:");
     describe_gpu(run, setting.device);
     run.threads = options.threads;
     run.kv_type = options.kv_type;
@@ -202,8 +201,8 @@ class Bench {
                         ? bench::gpu_read_bandwidth(*setting.device.gpu, throw_if_interrupted)
                         : bench::cpu_read_bandwidth(options.threads, throw_if_interrupted);
 
-    bench::TestRunner runner(*backend, run.sensors, throw_if_interrupted);
-    Json json = bench::run_json(*backend, run);
+    bench::TestRunner runner(backend, run.sensors, throw_if_interrupted);
+    Json json = bench::run_json(backend, run);
     const Json identity = json;
     Json of_tests = Json::array();
     std::vector<bench::TestResult> results;
@@ -217,7 +216,7 @@ class Bench {
         results.push_back(
             runner.run(test, repeats(), [&] { progress(what, ++done_runs_, total_runs_); }));
       }
-      of_tests.push_back(bench::test_json(results.back(), *backend, run));
+      of_tests.push_back(bench::test_json(results.back(), backend, run));
       output_->test(identity, of_tests.back());
     }
     json["degradation"] = bench::degradation_json(results);
@@ -248,9 +247,9 @@ int bench_command(const BenchFlags& flags) {
 
 }  // namespace
 
-Command add_bench(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("bench", "Measure how fast a model runs");
-  app->footer(
+void add_bench(Program& program) {
+  Command& command = program.add(
+      "bench", "Measure how fast a model runs",
       "  edgellm bench model.tmac2\n"
       "  edgellm bench model.tmac2 -p 512 -n 128 -d 0,1024 --threads 1,2 -o json\n"
       "  edgellm bench --shape bitnet-2b-4t -n 64 -d 0,2048 --html report.html\n"
@@ -260,85 +259,92 @@ Command add_bench(CLI::App& root) {
       "with\n"
       "commas between them; every combination is measured.");
   auto flags = std::make_shared<BenchFlags>();
-  app->add_option("MODEL", flags->models, "Models to measure, each a .tmac2 file or its name")
-      ->option_text(" ");
-  add_word_list(*app, "--shape", flags->shapes,
-                "Random models of these shapes: " + model_io::join(synth_shape_names(), ", ") +
-                    ", or a config.json",
-                shape_problem)
-      ->option_text(model_io::join(synth_shape_names(), "|") + "|FILE.json");
-  app->add_option("--layers", flags->layers, "Layers of the shapes instead of their own")
-      ->check(CLI::Range(1, 1000).description(""))
-      ->option_text("N");
-  CLI::Option* ops =
-      app->add_flag(
-             "--ops", flags->ops,
-             "Time each op of a layer by itself, fused and as a chain of plain steps, in place "
-             "of prompts and decoding")
-          ->option_text(" ");
-  add_number_list(*app, "--rows", flags->rows,
-                  "With --ops: rows of a pass; up to 8 are one each of so many sequences, more are "
-                  "of one prompt [1,8,512]",
-                  1, 4096)
-      ->needs(ops)
-      ->option_text("N");
-  add_number_list(*app, "-p,--n-prompt", flags->prompts,
-                  "Tokens of a prompt, for its prefill; 0: no such test [512]", 0, kMostTokens)
-      ->option_text("N")
-      ->excludes(ops);
-  add_number_list(*app, "-n,--n-gen", flags->generated, "Tokens to decode; 0: no such test [128]",
-                  0, kMostTokens)
-      ->option_text("N")
-      ->excludes(ops);
-  add_number_list(
-      *app, "-d,--n-depth", flags->depths,
-      "Tokens that are in the context before decoding begins [of "
-      "0,1024,4096,8192,16384 those that the model's context allows; with --ops of 128,2048]",
-      0, kMostTokens)
-      ->option_text("N");
-  add_number_list(*app, "-b,--batch", flags->batches, "Sequences that are decoded together [1]", 1,
-                  1024)
-      ->option_text("N")
-      ->excludes(ops);
-  app->add_option("-r,--repetitions", flags->repeats,
-                  "Times each test counts, after a warm-up [5; 20 with --ops]")
-      ->check(CLI::Range(1, 10000).description(""))
-      ->option_text("N");
-  app->add_option("-o,--output", flags->format, "Form of the result on standard output [md]")
-      ->check(one_of({"md", "csv", "json", "jsonl"}))
-      ->option_text("md|csv|json|jsonl");
-  app->add_option("--html", flags->html, "Also write a page with charts to this file")
-      ->option_text("OUT.html")
-      ->excludes(ops);
+  command.words("MODEL", flags->models, "Models to measure, each a .tmac2 file or its name");
+  command
+      .word_list("--shape", flags->shapes,
+                 "Random models of these shapes: " + model_io::join(synth_shape_names(), ", ") +
+                     ", or a config.json",
+                 shape_problem)
+      .value(shape_value());
+  command.option("--layers", flags->layers, "Layers of the shapes instead of their own")
+      .range(1, 1000)
+      .value("N");
+  const Option ops = command.flag(
+      "--ops", flags->ops,
+      "Time each op of a layer by itself, fused and as a chain of plain steps, in place "
+      "of prompts and decoding");
+  command
+      .number_list(
+          "--rows", flags->rows,
+          "With --ops: rows of a pass; up to 8 are one each of so many sequences, more are "
+          "of one prompt [1,8,512]",
+          1, 4096)
+      .needs(ops)
+      .value("N");
+  command
+      .number_list("-p,--n-prompt", flags->prompts,
+                   "Tokens of a prompt, for its prefill; 0: no such test [512]", 0, kMostTokens)
+      .value("N")
+      .excludes(ops);
+  command
+      .number_list("-n,--n-gen", flags->generated, "Tokens to decode; 0: no such test [128]", 0,
+                   kMostTokens)
+      .value("N")
+      .excludes(ops);
+  command
+      .number_list(
+          "-d,--n-depth", flags->depths,
+          "Tokens that are in the context before decoding begins [of "
+          "0,1024,4096,8192,16384 those that the model's context allows; with --ops of 128,2048]",
+          0, kMostTokens)
+      .value("N");
+  command
+      .number_list("-b,--batch", flags->batches, "Sequences that are decoded together [1]", 1, 1024)
+      .value("N")
+      .excludes(ops);
+  command
+      .option("-r,--repetitions", flags->repeats,
+              "Times each test counts, after a warm-up [5; 20 with --ops]")
+      .range(1, 10000)
+      .value("N");
+  command.option("-o,--output", flags->format, "Form of the result on standard output [md]")
+      .check(one_of({"md", "csv", "json", "jsonl"}))
+      .value("md|csv|json|jsonl");
+  command.option("--html", flags->html, "Also write a page with charts to this file")
+      .value("OUT.html")
+      .excludes(ops);
   constexpr const char* kGroup = "Engine";
-  add_word_list(*app, "--device", flags->devices,
-                "Where to run; cuda:N is the GPU of that number [auto]", device_name_problem)
-      ->option_text("auto|cpu|cuda|cuda:N")
-      ->group(kGroup);
-  add_number_list(*app, "--threads", flags->threads, "CPU threads [one per usable core]", 1,
-                  kMaxThreads)
-      ->option_text("N")
-      ->group(kGroup);
-  add_word_list(*app, "--kv-type", flags->kv_types, "Type of the KV cache [f16]",
-                one_of({"f16", "f32"}))
-      ->option_text("f16|f32")
-      ->group(kGroup)
-      ->excludes(ops);
-  add_number_list(*app, "--prefill-chunk", flags->prefill_chunks, "Prompt tokens of one pass [256]",
-                  1, kMaxPrefillChunk)
-      ->option_text("N")
-      ->group(kGroup)
-      ->excludes(ops);
-  app->add_flag("--no-graph", flags->no_graph, "GPU: launch every kernel of a step by itself")
-      ->group(kGroup)
-      ->excludes(ops);
-  app->add_flag("--full-head", flags->full_head,
-                "Compute every logit of every token, without an int8 copy of the head")
-      ->group(kGroup)
-      ->excludes(ops);
-  app->add_flag("--no-verify", flags->no_verify, "Do not check the file's hashes while loading")
-      ->group(kGroup);
-  return {app, [flags] { return bench_command(*flags); }};
+  command
+      .word_list("--device", flags->devices,
+                 "Where to run; cuda:N is the GPU of that number [auto]", device_name_problem)
+      .value("auto|cpu|cuda|cuda:N")
+      .group(kGroup);
+  command
+      .number_list("--threads", flags->threads, "CPU threads [one per usable core]", 1, kMaxThreads)
+      .value("N")
+      .group(kGroup);
+  command
+      .word_list("--kv-type", flags->kv_types, "Type of the KV cache [f16]", one_of({"f16", "f32"}))
+      .value("f16|f32")
+      .group(kGroup)
+      .excludes(ops);
+  command
+      .number_list("--prefill-chunk", flags->prefill_chunks, "Prompt tokens of one pass [256]", 1,
+                   kMaxPrefillChunk)
+      .value("N")
+      .group(kGroup)
+      .excludes(ops);
+  command.flag("--no-graph", flags->no_graph, "GPU: launch every kernel of a step by itself")
+      .group(kGroup)
+      .excludes(ops);
+  command
+      .flag("--full-head", flags->full_head,
+            "Compute every logit of every token, without an int8 copy of the head")
+      .group(kGroup)
+      .excludes(ops);
+  command.flag("--no-verify", flags->no_verify, "Do not check the file's hashes while loading")
+      .group(kGroup);
+  command.runs([flags] { return bench_command(*flags); });
 }
 
 }  // namespace edgellm

@@ -45,9 +45,8 @@ std::string plain_name(const std::string& path) {
 }  // namespace
 
 Subject open_subject(const std::string& name) {
-  ModelFile model = open_model(name);
-  std::string shown = plain_name(model.path());
-  return {std::move(shown), std::move(model)};
+  auto model = std::make_shared<const ModelFile>(open_model(name));
+  return {plain_name(model->path()), std::move(model)};
 }
 
 Subject make_shape(const std::string& shape, const BenchFlags& flags, int context) {
@@ -63,7 +62,8 @@ Subject make_shape(const std::string& shape, const BenchFlags& flags, int contex
     write_synth(options, path);
   }
   const bool is_path = shape.ends_with(".json");
-  return {is_path ? std::filesystem::path(shape).stem().string() : shape, ModelFile::open(path)};
+  return {is_path ? plain_name(shape) : shape,
+          std::make_shared<const ModelFile>(ModelFile::open(path))};
 }
 
 void describe_gpu(bench::RunSetting& run, const Device& device) {

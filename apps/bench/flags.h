@@ -1,11 +1,12 @@
 // The options of `edgellm bench`, and the models that they name.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/bench/report.h"
-#include "apps/session/model_flags.h"
+#include "apps/session/session.h"
 #include "model/model_file.h"
 
 namespace edgellm {
@@ -35,7 +36,7 @@ struct BenchFlags {
 // A model to measure, in a file that may already have lost its name.
 struct Subject {
   std::string name;
-  ModelFile model;
+  std::shared_ptr<const ModelFile> model;
 };
 
 // The model that the user names.

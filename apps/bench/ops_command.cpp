@@ -49,7 +49,7 @@ bench::OpOptions options_of(const BenchFlags& flags) {
 
 // Those of the default depths that a model's context allows.
 void fit_to(bench::OpOptions& options, const BenchFlags& flags, const Subject& subject) {
-  const int max_context = subject.model.config().max_context;
+  const int max_context = subject.model->config().max_context;
   const auto fits = [&](int depth) {
     return std::all_of(options.rows.begin(), options.rows.end(), [&](int rows) {
       return bench::PassShape{rows, depth}.positions() <= max_context;
@@ -73,17 +73,15 @@ class Ops {
     // Found out before the work begins.
     std::vector<Device> devices;
     for (const std::string& name : flags_.devices) {
-      EngineFlags engine;
-      engine.device = name;
-      devices.push_back(choose_device(engine));
+      devices.push_back(choose_device(name, print_note));
     }
     for (const std::string& name : flags_.models) {
       const Subject subject = open_subject(name);
       bench::OpOptions options = options_of(flags_);
       fit_to(options, flags_, subject);
-      EngineFlags engine;
-      engine.no_verify = flags_.no_verify;
-      check_contents(subject.model, engine);
+      SessionOptions session;
+      session.no_verify = flags_.no_verify;
+      Session(subject.model, session, Device()).check_contents();
       measure(subject, devices, options);
     }
     for (const std::string& shape : flags_.shapes) {
@@ -121,7 +119,7 @@ class Ops {
                                  : machine_.last_level_cache_bytes;
     run.bandwidth = run.on_gpu ? bench::gpu_read_bandwidth(*device.gpu, throw_if_interrupted)
                                : bench::cpu_read_bandwidth(run.threads, throw_if_interrupted);
-    Json json = {{"model", bench::model_json(subject.model, subject.name)},
+    Json json = {{"model", bench::model_json(*subject.model, subject.name)},
                  {"backend", run.on_gpu ? "CUDA" : "CPU"},
                  {"threads", run.threads},
                  {"repeats", options.repeats},
@@ -142,10 +140,10 @@ class Ops {
     // Without a known size nothing is said to stay in the cache.
     const uint64_t cache_bytes = run.cache_bytes ? *run.cache_bytes : 0;
     if (run.on_gpu) {
-      bench::time_gpu_ops(subject.model.config(), options, *device.gpu, cache_bytes, sink);
+      bench::time_gpu_ops(subject.model->config(), options, *device.gpu, cache_bytes, sink);
     } else {
       cpu::Pool pool(run.threads, cpu::primitives());
-      bench::time_cpu_ops(subject.model, options, pool, cache_bytes, sink);
+      bench::time_cpu_ops(*subject.model, options, pool, cache_bytes, sink);
     }
     json["ops"] = std::move(results);
     runs_.push_back(std::move(json));

@@ -131,8 +131,8 @@ void check_range(const char* name, int32_t value, int32_t low, int32_t high) {
                                     " (0: the default)");
 }
 
-EngineFlags engine_flags(const edgellm_model_options& options) {
-  EngineFlags flags;
+SessionOptions engine_flags(const edgellm_model_options& options) {
+  SessionOptions flags;
   if (options.device != nullptr) flags.device = options.device;
   if (!is_device_name(flags.device)) {
     throw Error(ExitCode::kUsage,
@@ -207,7 +207,7 @@ edgellm_status edgellm_model_open(const char* path, const edgellm_model_options*
     require_argument(model != nullptr, "there is no place for the model");
     // The first version of the struct is the only one so far.
     const edgellm_model_options known = known_options(options, sizeof(edgellm_model_options));
-    const EngineFlags flags = engine_flags(known);
+    const SessionOptions flags = engine_flags(known);
     *model = new edgellm_model{std::make_shared<capi::LoadedModel>(
         path, flags, known.max_sequences == 0 ? 1 : known.max_sequences)};
   });

@@ -8,34 +8,34 @@
 
 namespace edgellm::capi {
 
-LoadedModel::LoadedModel(const std::string& path, const EngineFlags& flags, int max_sequences)
-    : file_(open_model(path)), tokenizer_(load_tokenizer(file_)) {
-  const Note note = [this](std::string_view message) { note_ = message; };
-  const Device device = choose_device(flags, note);
-  EngineOptions options = engine_options(flags, file_.config());
-  options.sequences = max_sequences;
-  if (!flags.no_verify) file_.verify_contents();
-  backend_ = make_backend(file_, flags, device, options, note, /*progress=*/{});
+LoadedModel::LoadedModel(const std::string& path, const SessionOptions& options, int max_sequences)
+    : session_(path, options,
+               {.note = [this](std::string_view message) { note_ = message; },
+                .with_progress = [](const auto& work) { work(Progress()); }}),
+      tokenizer_(session_.tokenizer()) {
+  EngineOptions engine = session_.engine_options();
+  engine.sequences = max_sequences;
+  const Backend& backend = session_.start(engine);
   slot_is_taken_.resize(static_cast<size_t>(max_sequences));
-  context_ = backend_->context();
-  device_ = backend_->device_name();
+  context_ = backend.context();
+  device_ = backend.device_name();
 }
 
 const Tokenizer& LoadedModel::tokenizer() const {
-  if (!tokenizer_) {
+  if (tokenizer_ == nullptr) {
     throw Error(ExitCode::kUsage,
-                file_.path() + " has no tokenizer, so it takes and gives no text; use ids");
+                file().path() + " has no tokenizer, so it takes and gives no text; use ids");
   }
   return *tokenizer_;
 }
 
 std::vector<int32_t> LoadedModel::encode(std::string_view text, bool as_prompt) const {
-  return as_prompt ? encode_prompt(tokenizer(), file_.tokenizer(), text)
+  return as_prompt ? encode_prompt(tokenizer(), file().tokenizer(), text)
                    : tokenizer().encode(text, /*add_special=*/false);
 }
 
 bool LoadedModel::is_stop_id(int32_t id) const {
-  const std::vector<int32_t>& stop_ids = file_.tokenizer().stop_ids;
+  const std::vector<int32_t>& stop_ids = file().tokenizer().stop_ids;
   return std::binary_search(stop_ids.begin(), stop_ids.end(), id);
 }
 
@@ -59,7 +59,7 @@ void LoadedModel::give_slot_back(int slot) {
 void LoadedModel::run(int slot, std::span<const int32_t> ids, size_t first, Outputs outputs,
                       size_t& n_run) {
   const std::lock_guard lock(mutex_);
-  const size_t chunk = std::min(static_cast<size_t>(backend_->max_rows()), ids.size());
+  const size_t chunk = std::min(static_cast<size_t>(session_.backend().max_rows()), ids.size());
   const std::vector<int32_t> sequences(chunk, slot);
   std::vector<int32_t> positions(chunk);
   for (n_run = 0; n_run < ids.size();) {
@@ -67,10 +67,10 @@ void LoadedModel::run(int slot, std::span<const int32_t> ids, size_t first, Outp
     std::iota(positions.begin(), positions.end(), static_cast<int32_t>(first + n_run));
     const auto last_row = static_cast<int32_t>(rows - 1);
     outputs.rows = {&last_row, 1};
-    backend_->forward({.ids = ids.subspan(n_run, rows),
-                       .sequences = std::span(sequences).first(rows),
-                       .positions = std::span(positions).first(rows)},
-                      n_run + rows == ids.size() ? outputs : Outputs());
+    session_.backend().forward({.ids = ids.subspan(n_run, rows),
+                                .sequences = std::span(sequences).first(rows),
+                                .positions = std::span(positions).first(rows)},
+                               n_run + rows == ids.size() ? outputs : Outputs());
     n_run += rows;
   }
 }

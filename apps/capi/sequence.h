@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/session/model_flags.h"
+#include "apps/session/session.h"
 #include "engine/backend.h"
 #include "engine/sampling.h"
 #include "model/model_file.h"
@@ -24,14 +24,14 @@ namespace edgellm::capi {
 class LoadedModel {
  public:
   // Opens, checks and uploads. Throws Error as the program does.
-  LoadedModel(const std::string& path, const EngineFlags& flags, int max_sequences);
+  LoadedModel(const std::string& path, const SessionOptions& options, int max_sequences);
 
-  const ModelFile& file() const { return file_; }
+  const ModelFile& file() const { return session_.model(); }
   // Throws Error (kUsage) where the file holds none.
   const Tokenizer& tokenizer() const;
   std::vector<int32_t> encode(std::string_view text, bool as_prompt) const;
   bool is_stop_id(int32_t id) const;
-  int vocab() const { return file_.config().vocab; }
+  int vocab() const { return session_.config().vocab; }
   int context() const { return context_; }
   const std::string& device() const { return device_; }
   const std::string& note() const { return note_; }
@@ -45,11 +45,10 @@ class LoadedModel {
   void run(int slot, std::span<const int32_t> ids, size_t first, Outputs outputs, size_t& n_run);
 
  private:
-  ModelFile file_;
-  std::optional<Tokenizer> tokenizer_;
   std::string note_;
-  std::mutex mutex_;  // of the two below
-  std::unique_ptr<Backend> backend_;
+  Session session_;
+  const Tokenizer* tokenizer_;  // null where the file holds none
+  std::mutex mutex_;            // of the back end and the slots
   std::vector<bool> slot_is_taken_;
   int context_ = 0;
   std::string device_;

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "apps/commands.h"
+#include "apps/cli/commands.h"
 #include "apps/common/terminal.h"
 
 namespace edgellm {
@@ -28,26 +28,26 @@ std::string single_quoted(const std::string& text, const std::string& escape) {
   return quoted + "'";
 }
 
-Command add_completion(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("completion", "Print a completion script for a shell");
-  app->footer(
-      "  edgellm completion bash > ~/.local/share/bash-completion/completions/edgellm\n"
-      "  edgellm completion zsh > \"${fpath[1]}/_edgellm\"\n"
-      "  edgellm completion fish > ~/.config/fish/completions/edgellm.fish\n"
-      "  source <(edgellm completion bash)\n"
-      "Packages and `make install` bring these scripts with them.");
+void add_completion(Program& program) {
+  Command& command =
+      program.add("completion", "Print a completion script for a shell",
+                  "  edgellm completion bash > ~/.local/share/bash-completion/completions/edgellm\n"
+                  "  edgellm completion zsh > \"${fpath[1]}/_edgellm\"\n"
+                  "  edgellm completion fish > ~/.config/fish/completions/edgellm.fish\n"
+                  "  source <(edgellm completion bash)\n"
+                  "Packages and `make install` bring these scripts with them.");
   auto shell = std::make_shared<std::string>();
-  app->add_option("SHELL", *shell, "bash, zsh or fish")
-      ->required()
-      ->check(one_of({"bash", "zsh", "fish"}))
-      ->option_text("bash|zsh|fish");
-  return {app, [&root, shell] {
-            const CommandInfo program = command_info(root);
-            write_stdout(*shell == "bash"  ? bash_completion(program)
-                         : *shell == "zsh" ? zsh_completion(program)
-                                           : fish_completion(program));
-            return 0;
-          }};
+  command.option("SHELL", *shell, "bash, zsh or fish")
+      .required()
+      .check(one_of({"bash", "zsh", "fish"}))
+      .value("bash|zsh|fish");
+  command.runs([&program, shell] {
+    const CommandInfo info = program.info();
+    write_stdout(*shell == "bash"  ? bash_completion(info)
+                 : *shell == "zsh" ? zsh_completion(info)
+                                   : fish_completion(info));
+    return 0;
+  });
 }
 
 }  // namespace edgellm

@@ -2,11 +2,11 @@
 #include <cstdlib>
 #include <memory>
 
+#include "apps/cli/commands.h"
 #include "apps/cli/help.h"
 #include "apps/cli/help_topics.h"
 #include "apps/cli/man_page.h"
 #include "apps/cli/option_tree.h"
-#include "apps/commands.h"
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
 #include "base/text.h"
@@ -43,9 +43,9 @@ struct Flags {
   std::string man_folder;
 };
 
-int help(const CLI::App& root, const Flags& flags) {
+int help(const Program& commands, const Flags& flags) {
   const size_t width = help_columns();
-  const CommandInfo program = command_info(root);
+  const CommandInfo program = commands.info();
   if (!flags.man_folder.empty()) {
     write_man_pages(program, flags.man_folder);
   } else if (flags.topic == kEnvironment || flags.topic == kExitCodes) {
@@ -54,8 +54,7 @@ int help(const CLI::App& root, const Flags& flags) {
                  : flags.topic == kEnvironment ? environment_text(width)
                                                : exit_codes_text(width));
   } else {
-    const CLI::App* app = flags.topic.empty() ? &root : root.get_subcommand(flags.topic);
-    const CommandInfo command = command_info(*app);
+    const CommandInfo command = flags.topic.empty() ? program : commands.info(flags.topic);
     write_stdout(flags.man ? man_page(command, program) : help_text(command, width));
   }
   return 0;
@@ -63,25 +62,25 @@ int help(const CLI::App& root, const Flags& flags) {
 
 }  // namespace
 
-Command add_help(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("help", "Explain a command or a topic");
-  app->footer(
-      "  edgellm help run\n"
-      "  edgellm help environment\n"
-      "  edgellm help exit-codes\n"
-      "  edgellm help run --man | man -l -");
+void add_help(Program& program) {
+  Command& command = program.add("help", "Explain a command or a topic",
+                                 "  edgellm help run\n"
+                                 "  edgellm help environment\n"
+                                 "  edgellm help exit-codes\n"
+                                 "  edgellm help run --man | man -l -");
   std::vector<std::string> topics;
-  for (const CommandInfo& command : command_info(root).commands) topics.push_back(command.name);
+  for (const CommandInfo& command : program.info().commands) topics.push_back(command.name);
   topics.insert(topics.end(), {kEnvironment, kExitCodes});
   auto flags = std::make_shared<Flags>();
-  app->add_option("TOPIC", flags->topic, "A command, environment or exit-codes")
-      ->check(one_of(topics))
-      ->option_text(model_io::join(topics, "|"));
-  app->add_flag("--man", flags->man, "Print a manual page, for man -l -");
-  app->add_option("--man-pages", flags->man_folder,
-                  "Write every manual page, edgellm.1 and edgellm-COMMAND.1, into this folder")
-      ->option_text("DIR");
-  return {app, [&root, flags] { return help(root, *flags); }};
+  command.option("TOPIC", flags->topic, "A command, environment or exit-codes")
+      .check(one_of(topics))
+      .value(model_io::join(topics, "|"));
+  command.flag("--man", flags->man, "Print a manual page, for man -l -");
+  command
+      .option("--man-pages", flags->man_folder,
+              "Write every manual page, edgellm.1 and edgellm-COMMAND.1, into this folder")
+      .value("DIR");
+  command.runs([&program, flags] { return help(program, *flags); });
 }
 
 }  // namespace edgellm

@@ -1,5 +1,7 @@
 #include "apps/cli/help_topics.h"
 
+#include "base/error.h"
+
 namespace edgellm {
 
 const std::vector<EnvironmentVariable>& environment_variables() {
@@ -51,31 +53,6 @@ const std::vector<ExitStatus>& exit_statuses() {
       {"129, 130, 143", "Ended by SIGHUP, SIGINT, SIGTERM."},
   };
   return statuses;
-}
-
-const char* exit_code_name(ExitCode code) {
-  switch (code) {
-    case ExitCode::kSuccess:
-    case ExitCode::kRuntime:
-      break;
-    case ExitCode::kUsage:
-      return "usage";
-    case ExitCode::kModelFile:
-      return "model_file";
-    case ExitCode::kUnsupported:
-      return "unsupported";
-    case ExitCode::kDevice:
-      return "device";
-    case ExitCode::kPromptDoesNotFit:
-      return "prompt_does_not_fit";
-    case ExitCode::kBatchFailed:
-      return "batch_failed";
-    case ExitCode::kVerification:
-      return "verification";
-    case ExitCode::kPeerUnavailable:
-      return "peer_unavailable";
-  }
-  return "runtime";
 }
 
 }  // namespace edgellm

@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
-
 namespace edgellm {
 
 struct EnvironmentVariable {
@@ -22,8 +20,5 @@ struct ExitStatus {
   std::string meaning;
 };
 const std::vector<ExitStatus>& exit_statuses();
-
-// A code's name in JSON: "usage", "model_file", ...
-const char* exit_code_name(ExitCode code);
 
 }  // namespace edgellm

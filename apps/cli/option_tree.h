@@ -1,10 +1,10 @@
-// CLI11's tree of commands and options as help texts, man pages and completions read it. They are
-// made from this alone, so a new option is in all of them.
+// The tree of commands and options (Program::info) as help texts, man pages and completions read
+// it. They are made from this alone, so a new option is in all of them.
 //
-// What stands in an option's option_text() (for a positional: there, or else its name) says what
-// the value may be, and completion goes by it. It is a word or several, separated by "|":
+// Option::value() says what a value may be, and completion goes by it; of a positional argument
+// without one its name does. It is one word or several, separated by "|":
 //
-//   f16|f32        these words: whatever begins with a small letter or a digit
+//   f16|f32        these words: all that begin with a small letter or a digit
 //   FILE, OUT      a file; FILE.json: a file whose name ends in .json
 //   SRC            a file or a folder
 //   DIR            a folder
@@ -12,7 +12,6 @@
 //   N, TEXT, ...   anything else: nothing to complete
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
@@ -42,8 +41,6 @@ struct CommandInfo {
   std::string full_name() const;  // "edgellm run"
 };
 
-CommandInfo command_info(const CLI::App& app);
-
 // What a value may be, read from OptionInfo::value.
 struct ValueChoices {
   std::vector<std::string> words;
@@ -53,8 +50,5 @@ struct ValueChoices {
   bool models = false;
 };
 ValueChoices value_choices(const std::string& value);
-
-// A validator for the words of such a value. The error names the nearest one and lists them all.
-CLI::Validator one_of(const std::vector<std::string>& words);
 
 }  // namespace edgellm

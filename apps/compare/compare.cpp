@@ -6,14 +6,15 @@
 #include <memory>
 #include <random>
 
-#include "apps/commands.h"
 #include "apps/common/files.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/version.h"
+#include "apps/compare/commands.h"
 #include "apps/compare/report.h"
-#include "apps/session/model_flags.h"
+#include "apps/flags/flags.h"
 #include "apps/session/prompt.h"
+#include "apps/session/session.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -25,7 +26,7 @@ struct Flags {
   std::optional<std::string> ollama;
   std::optional<std::string> url;
   std::optional<std::string> peer_model;
-  PromptFlags prompt;
+  PromptSource prompt;
   int max_tokens = 128;
   int rounds = 3;
   int warmups = 1;
@@ -33,7 +34,7 @@ struct Flags {
   bool same_weights = false;
   bool json = false;
   std::optional<std::string> html;
-  EngineFlags engine;
+  SessionOptions engine;
 };
 
 // Enough for most prompts, and what Ollama takes by default on small machines.
@@ -112,7 +113,7 @@ class Nonces {
 };
 
 compare::OurInfo our_info(const ModelFile& model, const Backend& backend,
-                          const EngineFlags& engine) {
+                          const SessionOptions& engine) {
   const BuildInfo build = build_info();
   return {.version = build.version + " (" + build.revision + ")",
           .path = model.path(),
@@ -177,23 +178,21 @@ int compare_with(const Flags& flags) {
   check_flags(flags);
   const peers::Address address = peer_address(flags);
   if (flags.html) require_writable(*flags.html);
-  const Device device = choose_device(flags.engine);
-  const ModelFile model = open_model(flags.model);
-  const auto tokenizer = load_tokenizer(model);
-  if (!tokenizer) fail_without_tokenizer(model);
+  Session session(flags.model, flags.engine);
+  const ModelFile& model = session.model();
+  const Tokenizer* const tokenizer = session.tokenizer();
+  if (tokenizer == nullptr) fail_without_tokenizer(model);
   PromptText prompt = {kDefaultPrompt, "the built-in text"};
   if (flags.prompt.any()) prompt = read_named_text(flags.prompt);
   require_utf8(prompt);
 
   // The server first: it is found to be missing at once, a model loads for a while.
   const std::unique_ptr<peers::Peer> peer = connect(flags, address);
-  check_contents(model, flags.engine);
   const int context = flags.engine.context != 0 ? 0 : default_context(model.config());
-  const auto backend = make_backend(model, flags.engine, device,
-                                    engine_options(flags.engine, model.config(), context));
+  Backend& backend = session.start(session.engine_options(context));
 
   compare::Comparison comparison;
-  comparison.ours = our_info(model, *backend, flags.engine);
+  comparison.ours = our_info(model, backend, flags.engine);
   comparison.theirs.software = flags.ollama ? "Ollama" : "the server";
   comparison.theirs_is_local = address.is_loopback();
   comparison.machine = bench::read_machine();
@@ -201,10 +200,10 @@ int compare_with(const Flags& flags) {
   comparison.prompt = prompt.text;
   comparison.max_tokens = flags.max_tokens;
   comparison.warmups = flags.warmups;
-  measure({backend.get(), &*tokenizer}, *peer, comparison, flags.rounds);
+  measure({&backend, tokenizer}, *peer, comparison, flags.rounds);
   // Now the model is loaded there, and our int8 copy of the head built.
   comparison.theirs = peer->info();
-  comparison.ours.memory = backend->memory();
+  comparison.ours.memory = backend.memory();
   comparison.same_weights = compare::decide_same_weights(
       flags.same_weights, comparison.ours.parameters, comparison.theirs);
 
@@ -219,52 +218,47 @@ int compare_with(const Flags& flags) {
 
 }  // namespace
 
-Command add_compare(CLI::App& root) {
-  CLI::App* app = root.add_subcommand(
-      "compare", "Measure a model beside one that Ollama or another server runs");
-  app->footer(
+void add_compare(Program& program) {
+  Command& command = program.add(
+      "compare", "Measure a model beside one that Ollama or another server runs",
       "  edgellm compare model.tmac2 --ollama llama3.2\n"
       "  edgellm compare model.tmac2 --url http://127.0.0.1:8080 -n 256 --html compare.html\n"
       "The server must be running; losing is no error.");
   auto flags = std::make_shared<Flags>();
-  add_model_argument(*app, flags->model);
-  CLI::Option* ollama = app->add_option_function<std::string>(
-      "--ollama", [flags](const std::string& name) { flags->ollama = name; },
-      "A model of Ollama, at OLLAMA_HOST or on this machine");
-  ollama->option_text("NAME");
-  CLI::Option* url = app->add_option_function<std::string>(
-      "--url", [flags](const std::string& name) { flags->url = name; },
-      "An OpenAI-compatible server (llama-server, vLLM, ...)");
-  url->option_text("URL")->excludes(ollama);
-  app->add_option_function<std::string>(
-         "--model", [flags](const std::string& name) { flags->peer_model = name; },
-         "The server's model, where it has several")
-      ->needs(url)
-      ->option_text("NAME");
-  add_prompt_options(*app, flags->prompt, PromptForms::kTextOptions);
-  app->add_option("-n,--max-tokens", flags->max_tokens, "Tokens of an answer [128]")
-      ->check(CLI::Range(1, 1'000'000).description(""))
-      ->option_text("N");
-  app->add_option("-r,--rounds", flags->rounds, "Rounds of A B B A, two pairs each [3]")
-      ->check(CLI::Range(1, 1000).description(""))
-      ->option_text("N");
-  app->add_option("--warmup", flags->warmups, "Answers of each side before any is measured [1]")
-      ->check(CLI::Range(0, 1000).description(""))
-      ->option_text("N");
-  app->add_option("--timeout", flags->timeout_s,
-                  "Seconds that an answer of the server may take, loading included [600]")
-      ->option_text("S");
-  app->add_flag("--same-weights", flags->same_weights,
-                "You know that both run the same weights; doubted where the server says otherwise");
-  app->add_flag("--json", flags->json, "Print one JSON object");
-  app->add_option_function<std::string>(
-         "--html", [flags](const std::string& path) { flags->html = path; },
-         "Write a page with charts, too")
-      ->option_text("OUT.html");
-  add_engine_options(*app, flags->engine);
-  app->get_option("--ctx")->description(
+  add_model_argument(command, flags->model);
+  const Option ollama =
+      command
+          .option("--ollama", flags->ollama, "A model of Ollama, at OLLAMA_HOST or on this machine")
+          .value("NAME");
+  const Option url =
+      command.option("--url", flags->url, "An OpenAI-compatible server (llama-server, vLLM, ...)")
+          .value("URL")
+          .excludes(ollama);
+  command.option("--model", flags->peer_model, "The server's model, where it has several")
+      .needs(url)
+      .value("NAME");
+  add_prompt_options(command, flags->prompt, PromptForms::kTextOptions);
+  command.option("-n,--max-tokens", flags->max_tokens, "Tokens of an answer [128]")
+      .range(1, 1'000'000)
+      .value("N");
+  command.option("-r,--rounds", flags->rounds, "Rounds of A B B A, two pairs each [3]")
+      .range(1, 1000)
+      .value("N");
+  command.option("--warmup", flags->warmups, "Answers of each side before any is measured [1]")
+      .range(0, 1000)
+      .value("N");
+  command
+      .option("--timeout", flags->timeout_s,
+              "Seconds that an answer of the server may take, loading included [600]")
+      .value("S");
+  command.flag("--same-weights", flags->same_weights,
+               "You know that both run the same weights; doubted where the server says otherwise");
+  command.flag("--json", flags->json, "Print one JSON object");
+  command.option("--html", flags->html, "Write a page with charts, too").value("OUT.html");
+  add_engine_options(command, flags->engine);
+  command.find("--ctx").description(
       "Positions of the context, Ollama's too [4096, or the model's maximum where that is less]");
-  return {app, [flags] { return compare_with(*flags); }};
+  command.runs([flags] { return compare_with(*flags); });
 }
 
 }  // namespace edgellm

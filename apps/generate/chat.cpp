@@ -4,17 +4,18 @@
 #include <cstdio>
 #include <memory>
 
-#include "apps/commands.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
 #include "apps/common/timings.h"
+#include "apps/flags/flags.h"
 #include "apps/generate/chat_input.h"
+#include "apps/generate/commands.h"
 #include "apps/generate/conversation.h"
-#include "apps/session/answer_flags.h"
+#include "apps/session/answer_options.h"
 #include "apps/session/chat_prompt.h"
-#include "apps/session/model_flags.h"
-#include "apps/session/sampling_flags.h"
+#include "apps/session/sampling_choice.h"
+#include "apps/session/session.h"
 #include "base/error.h"
 #include "engine/generate.h"
 #include "tokenizer/text_stream.h"
@@ -24,10 +25,10 @@ namespace {
 
 struct Flags {
   std::string model;
-  ChatFlags chat;
-  EngineFlags engine;
-  SamplingFlags sampling;
-  AnswerFlags answer;
+  ChatOptions chat;
+  SessionOptions engine;
+  SamplingChoice sampling;
+  AnswerOptions answer;
   bool verbose = false;
 };
 
@@ -231,37 +232,35 @@ class Chat {
 };
 
 int chat(const Flags& flags) {
-  check_answer_flags(flags.answer);
-  check_sampling_flags(flags.sampling);
-  const Device device = choose_device(flags.engine);
-  const ModelFile model = open_model(flags.model);
-  const auto tokenizer = load_tokenizer(model);
-  const ChatPrompt prompt(model, tokenizer ? &*tokenizer : nullptr, flags.chat.parse_special);
-  const EngineOptions options = engine_options(flags.engine, model.config());
+  check_answer(flags.answer);
+  check_sampling(flags.sampling);
+  Session session(flags.model, flags.engine);
+  const ModelFile& model = session.model();
+  const Tokenizer* const tokenizer = session.tokenizer();
+  const ChatPrompt prompt(model, tokenizer, flags.chat.parse_special);
+  const EngineOptions options = session.engine_options();
   const SamplingOptions sampling =
       sampling_options(flags.sampling, model.tokenizer(), model.path());
-  check_contents(model, flags.engine);
-  const auto backend = make_backend(model, flags.engine, device, options);
-  return Chat(flags, model, *tokenizer, prompt, *backend, sampling).run();
+  return Chat(flags, model, *tokenizer, prompt, session.start(options), sampling).run();
 }
 
 }  // namespace
 
-Command add_chat(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("chat", "Hold a conversation");
-  app->footer(
-      "  edgellm chat model.tmac2\n"
-      "  edgellm chat model.tmac2 --system \"Answer in one sentence.\" --sample\n"
-      "  edgellm chat model.tmac2 < questions.txt > answers.txt");
+void add_chat(Program& program) {
+  Command& command =
+      program.add("chat", "Hold a conversation",
+                  "  edgellm chat model.tmac2\n"
+                  "  edgellm chat model.tmac2 --system \"Answer in one sentence.\" --sample\n"
+                  "  edgellm chat model.tmac2 < questions.txt > answers.txt");
   auto flags = std::make_shared<Flags>();
-  add_model_argument(*app, flags->model);
-  add_chat_options(*app, flags->chat);
-  add_answer_options(*app, flags->answer);
-  add_engine_options(*app, flags->engine);
-  add_sampling_options(*app, flags->sampling);
-  app->add_flag("--verbose", flags->verbose,
-                "Print to standard error what each answer took, and what of its prompt was cached");
-  return {app, [flags] { return chat(*flags); }};
+  add_model_argument(command, flags->model);
+  add_chat_options(command, flags->chat);
+  add_answer_options(command, flags->answer);
+  add_engine_options(command, flags->engine);
+  add_sampling_options(command, flags->sampling);
+  command.flag("--verbose", flags->verbose,
+               "Print to standard error what each answer took, and what of its prompt was cached");
+  command.runs([flags] { return chat(*flags); });
 }
 
 }  // namespace edgellm

@@ -4,21 +4,23 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "apps/commands.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
 #include "apps/common/timings.h"
 #include "apps/common/version.h"
-#include "apps/session/answer_flags.h"
+#include "apps/flags/flags.h"
+#include "apps/generate/commands.h"
+#include "apps/session/answer_options.h"
 #include "apps/session/chat_prompt.h"
-#include "apps/session/model_flags.h"
 #include "apps/session/prompt.h"
-#include "apps/session/sampling_flags.h"
+#include "apps/session/sampling_choice.h"
+#include "apps/session/session.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "engine/generate.h"
+#include "engine/token_bytes.h"
 #include "tokenizer/text_stream.h"
 
 namespace edgellm {
@@ -26,12 +28,12 @@ namespace {
 
 struct Flags {
   std::string model;
-  PromptFlags prompt;
-  EngineFlags engine;
-  SamplingFlags sampling;
+  PromptSource prompt;
+  SessionOptions engine;
+  SamplingChoice sampling;
   bool chat = false;
-  ChatFlags chat_flags;
-  AnswerFlags answer;
+  ChatOptions chat_options;
+  AnswerOptions answer;
   bool ignore_eos = false;
   bool json = false;
   bool verbose = false;
@@ -136,7 +138,7 @@ nlohmann::ordered_json to_json(const TokenLogprobs& logprobs, const Tokenizer* t
 }
 
 // The prompt as --print-prompt shows it: the text as it was given; for ids what they stand for.
-std::string shown_prompt(const PromptFlags& flags, const PromptText& prompt,
+std::string shown_prompt(const PromptSource& flags, const PromptText& prompt,
                          std::span<const int32_t> ids, const Tokenizer* tokenizer) {
   if (!flags.ids_file) return prompt.text;
   std::string text;
@@ -287,24 +289,22 @@ void require_room(size_t n_prompt, int context, int max_context) {
 }
 
 void check_flags(const Flags& flags) {
-  check_answer_flags(flags.answer);
-  check_sampling_flags(flags.sampling);
+  check_answer(flags.answer);
+  check_sampling(flags.sampling);
 }
 
 int run(const Flags& flags) {
   check_flags(flags);
-  const Device device = choose_device(flags.engine);
-
   const Stopwatch total;
-  const ModelFile model = open_model(flags.model);
-  const auto tokenizer = load_tokenizer(model);
-  const Tokenizer* const tokenizer_or_null = tokenizer ? &*tokenizer : nullptr;
-  if (tokenizer_or_null == nullptr && !flags.answer.stop.empty()) {
+  Session session(flags.model, flags.engine);
+  const ModelFile& model = session.model();
+  const Tokenizer* const tokenizer = session.tokenizer();
+  if (tokenizer == nullptr && !flags.answer.stop.empty()) {
     throw Error(ExitCode::kUsage, model.path() + " has no tokenizer, so --stop has no meaning");
   }
   std::optional<ChatPrompt> chat;
-  if (flags.chat) chat.emplace(model, tokenizer_or_null, flags.chat_flags.parse_special);
-  EngineOptions options = engine_options(flags.engine, model.config());
+  if (flags.chat) chat.emplace(model, tokenizer, flags.chat_options.parse_special);
+  EngineOptions options = session.engine_options();
   const SamplingOptions sampling =
       sampling_options(flags.sampling, model.tokenizer(), model.path());
   // A step whose logits are wanted computes all of them.
@@ -317,23 +317,22 @@ int run(const Flags& flags) {
   std::vector<int32_t> ids;
   if (chat) {
     require_prompt(prompt);
-    const ChatText text = chat->render(first_messages(flags.chat_flags.system, prompt.text));
+    const ChatText text = chat->render(first_messages(flags.chat_options.system, prompt.text));
     ids = chat->encode(text);
     prompt.text = text.text;
   } else {
-    ids = prompt_ids(flags.prompt, prompt, model, tokenizer_or_null);
+    ids = prompt_ids(flags.prompt, prompt, model, tokenizer);
   }
   require_room(ids.size(), options.context, model.config().max_context);
 
   const Stopwatch preparing;
-  check_contents(model, flags.engine);
-  const auto backend = make_backend(model, flags.engine, device, options);
+  Backend& backend = session.start(options);
   const int64_t load_ns = opening_ns + preparing.elapsed_ns();
 
   const std::vector<int32_t>& stop_ids = model.tokenizer().stop_ids;
-  Answer answer(tokenizer_or_null, flags.answer.stop, streaming_of(flags));
+  Answer answer(tokenizer, flags.answer.stop, streaming_of(flags));
   const std::string prompt_text =
-      flags.print_prompt ? shown_prompt(flags.prompt, prompt, ids, tokenizer_or_null) : "";
+      flags.print_prompt ? shown_prompt(flags.prompt, prompt, ids, tokenizer) : "";
   if (!flags.json) answer.begin_with(prompt_text, ids);
   nlohmann::ordered_json details = nlohmann::ordered_json::object();  // of the token to come
   auto logprobs = nlohmann::ordered_json::array();                    // of all tokens
@@ -346,7 +345,7 @@ int run(const Flags& flags) {
   if (flags.logprobs) {
     request.top_logprobs = *flags.logprobs;
     request.on_logprobs = [&](const TokenLogprobs& of_token) {
-      details = to_json(of_token, tokenizer_or_null);
+      details = to_json(of_token, tokenizer);
       logprobs.push_back(details);
     };
   }
@@ -355,12 +354,12 @@ int run(const Flags& flags) {
     return answer.push(id, is_stop, details);
   };
   request.interrupted = [] { return received_signal() != 0; };
-  const GenerateResult result = generate(*backend, request);
+  const GenerateResult result = generate(backend, request);
   answer.finish();
 
   const Report report = {
       .model = &model,
-      .backend = backend.get(),
+      .backend = &backend,
       .options = &options,
       .sampling = &sampling,
       .prompt_ids = ids,
@@ -368,7 +367,7 @@ int run(const Flags& flags) {
       .timings = {.total_ns = total.elapsed_ns() - waiting_ns, .load_ns = load_ns}};
   if (flags.json) {
     const auto text_or_null = [&](const std::string& text) {
-      return tokenizer ? nlohmann::ordered_json(text) : nullptr;
+      return tokenizer != nullptr ? nlohmann::ordered_json(text) : nullptr;
     };
     nlohmann::ordered_json json = to_json(report, text_or_null(answer.text()));
     if (flags.print_prompt) json["prompt"] = text_or_null(prompt_text);
@@ -384,49 +383,47 @@ int run(const Flags& flags) {
 
 }  // namespace
 
-Command add_run(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("run", "Continue a prompt");
-  app->footer(
+void add_run(Program& program) {
+  Command& command = program.add(
+      "run", "Continue a prompt",
       "  edgellm run model.tmac2 \"Once upon a time\"\n"
       "  edgellm run model.tmac2 \"Once upon a time\" --sample --seed 7\n"
       "  edgellm run model.tmac2 --chat \"Who was Ada Lovelace?\" --system \"Be brief.\"\n"
       "  edgellm run model.tmac2 -f notes.txt -n 200 --verbose\n"
       "  cat notes.txt | edgellm run model.tmac2 -p \"In short:\" --stop \"The End\" --json");
   auto flags = std::make_shared<Flags>();
-  add_model_argument(*app, flags->model);
-  add_prompt_options(*app, flags->prompt, PromptForms::kAll);
-  CLI::Option* chat = app->add_flag("--chat", flags->chat,
-                                    "The prompt is a message, put into the model's chat template")
-                          ->excludes("--ids-file")
-                          ->option_text(" ");
-  for (CLI::Option* option : add_chat_options(*app, flags->chat_flags)) option->needs(chat);
-  add_answer_options(*app, flags->answer);
-  app->add_flag("--ignore-eos", flags->ignore_eos, "Never choose a token that ends the answer");
-  add_engine_options(*app, flags->engine);
-  app->add_flag("--full-head", flags->engine.full_head,
-                "Compute every logit of every token, without an int8 copy of the head; changes "
-                "speed and memory, never the result");
-  add_sampling_options(*app, flags->sampling);
-  app->add_flag("--print-prompt", flags->print_prompt,
-                "Print the prompt before the answer; with --json as a field");
-  CLI::Option* no_stream =
-      app->add_flag("--no-stream", flags->no_stream, "Print the answer when it is complete")
-          ->option_text(" ");
-  CLI::Option* json =
-      app->add_flag("--json", flags->json, "Print one JSON object instead of the text");
-  app->add_flag("--stream", flags->stream,
-                "With --json: a line for each token as it comes, then the object")
-      ->needs(json)
-      ->excludes(no_stream)
-      ->option_text(" ");
-  app->add_option_function<int>(
-         "--logprobs", [flags](int n) { flags->logprobs = n; },
-         "With --json: log-probabilities of each token and of the N most probable in its place")
-      ->check(CLI::Range(0, INT32_MAX).description(""))
-      ->needs(json)
-      ->option_text("N");
-  app->add_flag("--verbose", flags->verbose, "Print timings and memory to standard error");
-  return {app, [flags] { return run(*flags); }};
+  add_model_argument(command, flags->model);
+  add_prompt_options(command, flags->prompt, PromptForms::kAll);
+  const Option chat = command
+                          .flag("--chat", flags->chat,
+                                "The prompt is a message, put into the model's chat template")
+                          .excludes(command.find("--ids-file"));
+  for (const Option& option : add_chat_options(command, flags->chat_options)) option.needs(chat);
+  add_answer_options(command, flags->answer);
+  command.flag("--ignore-eos", flags->ignore_eos, "Never choose a token that ends the answer");
+  add_engine_options(command, flags->engine);
+  add_full_head_flag(command, flags->engine);
+  add_sampling_options(command, flags->sampling);
+  command.flag("--print-prompt", flags->print_prompt,
+               "Print the prompt before the answer; with --json as a field");
+  const Option no_stream =
+      command.flag("--no-stream", flags->no_stream, "Print the answer when it is complete");
+  const Option json =
+      command.flag("--json", flags->json, "Print one JSON object instead of the text");
+  command
+      .flag("--stream", flags->stream,
+            "With --json: a line for each token as it comes, then the object")
+      .needs(json)
+      .excludes(no_stream);
+  command
+      .option(
+          "--logprobs", flags->logprobs,
+          "With --json: log-probabilities of each token and of the N most probable in its place")
+      .range(0, INT32_MAX)
+      .needs(json)
+      .value("N");
+  command.flag("--verbose", flags->verbose, "Print timings and memory to standard error");
+  command.runs([flags] { return run(*flags); });
 }
 
 }  // namespace edgellm

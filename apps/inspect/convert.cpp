@@ -5,13 +5,14 @@
 #include <filesystem>
 #include <memory>
 
-#include "apps/commands.h"
 #include "apps/common/files.h"
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
 #include "apps/common/timings.h"
+#include "apps/flags/flags.h"
+#include "apps/inspect/commands.h"
 #include "apps/inspect/golden.h"
-#include "apps/session/model_flags.h"
+#include "apps/session/session.h"
 #include "base/error.h"
 #include "tokenizer/tokenizer.h"
 
@@ -145,42 +146,43 @@ int convert(const Flags& flags) {
 
 }  // namespace
 
-Command add_convert(CLI::App& root) {
-  CLI::App* app = root.add_subcommand(
-      "convert", "Make a .tmac2 file from a Hugging Face folder or an older file");
-  app->footer(
-      "  edgellm convert bitnet-b1.58-2B-4T/ -o bitnet-2b.tmac2\n"
-      "  edgellm convert bitnet-b1.58-2B-4T/ -o bitnet-2b.tmac2 --dry-run\n"
-      "  edgellm convert old.tmac2.bin --tokenizer tokenizer.json -o new.tmac2");
+void add_convert(Program& program) {
+  Command& command =
+      program.add("convert", "Make a .tmac2 file from a Hugging Face folder or an older file",
+                  "  edgellm convert bitnet-b1.58-2B-4T/ -o bitnet-2b.tmac2\n"
+                  "  edgellm convert bitnet-b1.58-2B-4T/ -o bitnet-2b.tmac2 --dry-run\n"
+                  "  edgellm convert old.tmac2.bin --tokenizer tokenizer.json -o new.tmac2");
   auto flags = std::make_shared<Flags>();
-  app->add_option(
-         "SRC", flags->source,
-         "Folder with config.json, *.safetensors, tokenizer.json; or a file that begins with TM2 "
-         "or TMAC")
-      ->required()
-      ->option_text(" ");
-  app->add_option("-o,--output", flags->output, "The file to write; an older one is replaced")
-      ->required()
-      ->option_text("OUT.tmac2");
-  app->add_option(
-         "--ignore-key", flags->ignore_keys,
-         "A key of config.json that edgellm does not know and you declare harmless; may be "
-         "given several times")
-      ->allow_extra_args(false)
-      ->option_text("KEY");
-  app->add_flag("--dry-run", flags->dry_run,
-                "Read and check everything, say what would be written, write nothing");
-  app->add_option("--config", flags->older.config,
-                  "The config.json of the model that the file was made from; a TM2 file without it "
-                  "is taken as BitNet-b1.58-2B-4T's kind")
-      ->option_text("FILE.json")
-      ->group("Older files");
-  app->add_option("--tokenizer", flags->older.tokenizer,
-                  "The tokenizer.json for the file, with what stands beside it "
-                  "(tokenizer_config.json, generation_config.json, ...), or its folder")
-      ->option_text("FILE.json|DIR")
-      ->group("Older files");
-  return {app, [flags] { return convert(*flags); }};
+  command
+      .option(
+          "SRC", flags->source,
+          "Folder with config.json, *.safetensors, tokenizer.json; or a file that begins with TM2 "
+          "or TMAC")
+      .required();
+  command.option("-o,--output", flags->output, "The file to write; an older one is replaced")
+      .required()
+      .value("OUT.tmac2");
+  command
+      .repeated_option(
+          "--ignore-key", flags->ignore_keys,
+          "A key of config.json that edgellm does not know and you declare harmless; may be "
+          "given several times")
+      .value("KEY");
+  command.flag("--dry-run", flags->dry_run,
+               "Read and check everything, say what would be written, write nothing");
+  command
+      .option("--config", flags->older.config,
+              "The config.json of the model that the file was made from; a TM2 file without it "
+              "is taken as BitNet-b1.58-2B-4T's kind")
+      .value("FILE.json")
+      .group("Older files");
+  command
+      .option("--tokenizer", flags->older.tokenizer,
+              "The tokenizer.json for the file, with what stands beside it "
+              "(tokenizer_config.json, generation_config.json, ...), or its folder")
+      .value("FILE.json|DIR")
+      .group("Older files");
+  command.runs([flags] { return convert(*flags); });
 }
 
 }  // namespace edgellm

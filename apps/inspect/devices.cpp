@@ -2,9 +2,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "apps/commands.h"
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
+#include "apps/flags/flags.h"
+#include "apps/inspect/commands.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/cuda/gpu_list.h"
@@ -60,12 +61,12 @@ int devices(const Flags& flags) {
 
 }  // namespace
 
-Command add_devices(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("devices", "List the processors a model could run on");
-  app->footer("  edgellm devices");
+void add_devices(Program& program) {
+  Command& command =
+      program.add("devices", "List the processors a model could run on", "  edgellm devices");
   auto flags = std::make_shared<Flags>();
-  app->add_flag("--json", flags->json, "Print one JSON object");
-  return {app, [flags] { return devices(*flags); }};
+  command.flag("--json", flags->json, "Print one JSON object");
+  command.runs([flags] { return devices(*flags); });
 }
 
 }  // namespace edgellm

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "apps/common/signals.h"
-#include "apps/session/model_flags.h"
 #include "apps/session/prompt.h"
+#include "apps/session/session.h"
 #include "engine/backend.h"
 #include "engine/generate.h"
 #include "kernels/cpu/machine.h"

@@ -4,12 +4,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "apps/commands.h"
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
-#include "apps/session/model_flags.h"
+#include "apps/flags/flags.h"
+#include "apps/inspect/commands.h"
+#include "apps/session/session.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "engine/token_bytes.h"
 
 namespace edgellm {
 namespace {
@@ -320,16 +322,15 @@ int info(const Flags& flags) {
 
 }  // namespace
 
-Command add_info(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("info", "Show what is in a .tmac2 file");
-  app->footer(
-      "  edgellm info model.tmac2\n"
-      "  edgellm info model.tmac2 --json --sections");
+void add_info(Program& program) {
+  Command& command = program.add("info", "Show what is in a .tmac2 file",
+                                 "  edgellm info model.tmac2\n"
+                                 "  edgellm info model.tmac2 --json --sections");
   auto flags = std::make_shared<Flags>();
-  add_model_argument(*app, flags->model);
-  app->add_flag("--sections", flags->sections, "List every section of the file too");
-  app->add_flag("--json", flags->json, "Print one JSON object");
-  return {app, [flags] { return info(*flags); }};
+  add_model_argument(command, flags->model);
+  command.flag("--sections", flags->sections, "List every section of the file too");
+  command.flag("--json", flags->json, "Print one JSON object");
+  command.runs([flags] { return info(*flags); });
 }
 
 }  // namespace edgellm

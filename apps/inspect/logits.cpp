@@ -3,12 +3,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "apps/commands.h"
 #include "apps/common/terminal.h"
+#include "apps/flags/flags.h"
+#include "apps/inspect/commands.h"
 #include "apps/inspect/forward_ids.h"
 #include "apps/inspect/npy.h"
-#include "apps/session/model_flags.h"
 #include "apps/session/prompt.h"
+#include "apps/session/session.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/text.h"
@@ -18,8 +19,8 @@ namespace {
 
 struct Flags {
   std::string model;
-  PromptFlags prompt;
-  EngineFlags engine;
+  PromptSource prompt;
+  SessionOptions engine;
   std::string output;
   std::string hidden;
   bool all = false;
@@ -63,28 +64,23 @@ int logits(const Flags& flags) {
   if (flags.output.empty() && flags.hidden.empty() && !flags.json) {
     throw Error(ExitCode::kUsage, "nothing to write; give -o OUT.npy, --hidden OUT.npy or --json");
   }
-  const Device device = choose_device(flags.engine);
   std::optional<NpyFile> output;
   std::optional<NpyFile> hidden_output;
   if (!flags.output.empty()) output.emplace(flags.output);
   if (!flags.hidden.empty()) hidden_output.emplace(flags.hidden);
 
-  const ModelFile model = open_model(flags.model);
+  Session session(flags.model, flags.engine);
+  const ModelFile& model = session.model();
   const ModelConfig& config = model.config();
-  const auto tokenizer = load_tokenizer(model);
   const PromptText prompt = flags.prompt.ids_file ? PromptText{} : read_named_text(flags.prompt);
-  const std::vector<int32_t> ids =
-      prompt_ids(flags.prompt, prompt, model, tokenizer ? &*tokenizer : nullptr);
-  const int context = engine_options(flags.engine, config).context;
+  const std::vector<int32_t> ids = prompt_ids(flags.prompt, prompt, model, session.tokenizer());
+  const int context = session.engine_options().context;
   if (ids.size() > static_cast<size_t>(context)) {
     throw Error(ExitCode::kPromptDoesNotFit, "there are " + std::to_string(ids.size()) +
                                                  " ids, but the context is " +
                                                  std::to_string(context) + "; use fewer ids");
   }
-  check_contents(model, flags.engine);
-  const auto backend =
-      make_backend(model, flags.engine, device,
-                   engine_options(flags.engine, config, static_cast<int>(ids.size())));
+  Backend& backend = session.start(session.engine_options(static_cast<int>(ids.size())));
 
   const int64_t n_rows = flags.all ? static_cast<int64_t>(ids.size()) : 1;
   model_io::Hasher hasher;
@@ -94,7 +90,7 @@ int logits(const Flags& flags) {
   const Progress show = progress.callback();
   const ForwardWants wants = {.logits = flags.all ? WantLogits::kAll : WantLogits::kLast,
                               .hidden = hidden_output.has_value()};
-  forward_ids(*backend, ids, wants, [&](const ForwardPass& pass) {
+  forward_ids(backend, ids, wants, [&](const ForwardPass& pass) {
     hasher.update(pass.logits.data(), pass.logits.size_bytes());
     if (output) output->write(pass.logits);
     if (hidden_output) hidden.add(pass);
@@ -112,27 +108,29 @@ int logits(const Flags& flags) {
 
 }  // namespace
 
-Command add_logits(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("logits", "Write logits and hidden states of given tokens");
-  app->footer(
-      "  edgellm logits model.tmac2 --ids-file ids.json -o logits.npy --all\n"
-      "  edgellm logits model.tmac2 -p \"Once upon a time\" --json");
+void add_logits(Program& program) {
+  Command& command =
+      program.add("logits", "Write logits and hidden states of given tokens",
+                  "  edgellm logits model.tmac2 --ids-file ids.json -o logits.npy --all\n"
+                  "  edgellm logits model.tmac2 -p \"Once upon a time\" --json");
   auto flags = std::make_shared<Flags>();
-  add_model_argument(*app, flags->model);
-  add_prompt_options(*app, flags->prompt, PromptForms::kOptions);
-  app->add_option("-o,--output", flags->output,
-                  "Write the logits as float32: [1, vocab] after the last token, or [n, vocab] "
-                  "with --all")
-      ->option_text("OUT.npy");
-  app->add_flag("--all", flags->all, "The logits after every token, not only the last");
-  app->add_option("--hidden", flags->hidden,
-                  "Write [layers + 1, n, dim]: the embedding, the residual after each layer but "
-                  "the last, the final norm's output")
-      ->option_text("OUT.npy");
-  app->add_flag("--json", flags->json, "Print the xxh3-64 of the logits' bytes as JSON");
-  add_engine_options(*app, flags->engine);
+  add_model_argument(command, flags->model);
+  add_prompt_options(command, flags->prompt, PromptForms::kOptions);
+  command
+      .option("-o,--output", flags->output,
+              "Write the logits as float32: [1, vocab] after the last token, or [n, vocab] "
+              "with --all")
+      .value("OUT.npy");
+  command.flag("--all", flags->all, "The logits after every token, not only the last");
+  command
+      .option("--hidden", flags->hidden,
+              "Write [layers + 1, n, dim]: the embedding, the residual after each layer but "
+              "the last, the final norm's output")
+      .value("OUT.npy");
+  command.flag("--json", flags->json, "Print the xxh3-64 of the logits' bytes as JSON");
+  add_engine_options(command, flags->engine);
   flags->engine.full_head = true;  // no greedy steps
-  return {app, [flags] { return logits(*flags); }};
+  command.runs([flags] { return logits(*flags); });
 }
 
 }  // namespace edgellm

@@ -4,14 +4,15 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "apps/commands.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
+#include "apps/flags/flags.h"
+#include "apps/inspect/commands.h"
 #include "apps/inspect/forward_ids.h"
 #include "apps/inspect/npy.h"
-#include "apps/session/model_flags.h"
 #include "apps/session/prompt.h"
+#include "apps/session/session.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "engine/sampling.h"
@@ -21,8 +22,8 @@ namespace {
 
 struct Flags {
   std::string model;
-  PromptFlags text;
-  EngineFlags engine;
+  PromptSource text;
+  SessionOptions engine;
   std::optional<int> window;
   std::string logprobs;
   bool json = false;
@@ -46,14 +47,16 @@ std::vector<Window> cut(std::span<const int32_t> ids, size_t size, std::optional
 
 // A window of text is its ids after a BOS, where the model has one; ids of a file are used as they
 // are.
-std::vector<Window> make_windows(const Flags& flags, const ModelFile& model, int context) {
+std::vector<Window> make_windows(const Flags& flags, Session& session) {
+  const ModelFile& model = session.model();
+  const int context = session.engine_options().context;
   std::vector<int32_t> ids;
   std::optional<int32_t> bos;
   if (flags.text.ids_file) {
     ids = read_ids_file(*flags.text.ids_file, model.config().vocab);
   } else {
-    const auto tokenizer = load_tokenizer(model);
-    if (!tokenizer) fail_without_tokenizer(model);
+    const Tokenizer* const tokenizer = session.tokenizer();
+    if (tokenizer == nullptr) fail_without_tokenizer(model);
     const PromptText text = read_named_text(flags.text);
     require_utf8(text);
     ids = tokenizer->encode(text.text, /*add_special=*/false);
@@ -110,23 +113,19 @@ int perplexity(const Flags& flags) {
     throw Error(ExitCode::kUsage,
                 "no text; usage: edgellm perplexity MODEL -f FILE (see edgellm perplexity --help)");
   }
-  const Device device = choose_device(flags.engine);
   std::optional<NpyFile> output;
   if (!flags.logprobs.empty()) output.emplace(flags.logprobs);
 
-  const ModelFile model = open_model(flags.model);
-  const int context = engine_options(flags.engine, model.config()).context;
-  const std::vector<Window> windows = make_windows(flags, model, context);
-  check_contents(model, flags.engine);
+  Session session(flags.model, flags.engine);
+  const ModelFile& model = session.model();
+  const std::vector<Window> windows = make_windows(flags, session);
   size_t longest = 0;
   size_t tokens = 0;
   for (const Window& window : windows) {
     longest = std::max(longest, window.size());
     tokens += window.size() - 1;
   }
-  const auto backend =
-      make_backend(model, flags.engine, device,
-                   engine_options(flags.engine, model.config(), static_cast<int>(longest)));
+  Backend& backend = session.start(session.engine_options(static_cast<int>(longest)));
 
   std::vector<std::vector<float>> logprobs;
   double sum = 0;
@@ -135,7 +134,7 @@ int perplexity(const Flags& flags) {
     const Progress show = progress.callback();
     uint64_t done = 0;
     for (const Window& window : windows) {
-      logprobs.push_back(window_logprobs(*backend, window, [&](int n_ids) {
+      logprobs.push_back(window_logprobs(backend, window, [&](int n_ids) {
         done += static_cast<uint64_t>(n_ids);
         show("window " + std::to_string(logprobs.size() + 1) + " of " +
                  std::to_string(windows.size()),
@@ -165,27 +164,29 @@ int perplexity(const Flags& flags) {
 
 }  // namespace
 
-Command add_perplexity(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("perplexity", "Measure how well a model predicts a text");
-  app->footer(
+void add_perplexity(Program& program) {
+  Command& command = program.add(
+      "perplexity", "Measure how well a model predicts a text",
       "  edgellm perplexity model.tmac2 -f book.txt\n"
       "  edgellm perplexity model.tmac2 -f book.txt --window 1023 --json --logprobs out.npy");
   auto flags = std::make_shared<Flags>();
-  add_model_argument(*app, flags->model);
-  add_prompt_options(*app, flags->text, PromptForms::kFiles);
-  app->add_option("--window", flags->window,
-                  "Tokens of a window; each starts anew, after a BOS where the model has one [as "
-                  "many as fit the context]")
-      ->check(CLI::Range(1, INT32_MAX).description(""))
-      ->option_text("N");
-  app->add_option("--logprobs", flags->logprobs,
-                  "Write ln p of every predicted token as float32: [windows, n], or [tokens] where "
-                  "there is one window or their lengths differ")
-      ->option_text("OUT.npy");
-  app->add_flag("--json", flags->json, "Print one JSON object");
-  add_engine_options(*app, flags->engine);
+  add_model_argument(command, flags->model);
+  add_prompt_options(command, flags->text, PromptForms::kFiles);
+  command
+      .option("--window", flags->window,
+              "Tokens of a window; each starts anew, after a BOS where the model has one [as "
+              "many as fit the context]")
+      .range(1, INT32_MAX)
+      .value("N");
+  command
+      .option("--logprobs", flags->logprobs,
+              "Write ln p of every predicted token as float32: [windows, n], or [tokens] where "
+              "there is one window or their lengths differ")
+      .value("OUT.npy");
+  command.flag("--json", flags->json, "Print one JSON object");
+  add_engine_options(command, flags->engine);
   flags->engine.full_head = true;  // no greedy steps
-  return {app, [flags] { return perplexity(*flags); }};
+  command.runs([flags] { return perplexity(*flags); });
 }
 
 }  // namespace edgellm

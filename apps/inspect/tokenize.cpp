@@ -4,11 +4,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "apps/commands.h"
 #include "apps/common/files.h"
 #include "apps/common/terminal.h"
-#include "apps/session/model_flags.h"
+#include "apps/flags/flags.h"
+#include "apps/inspect/commands.h"
 #include "apps/session/prompt.h"
+#include "apps/session/session.h"
 #include "base/error.h"
 
 namespace edgellm {
@@ -16,7 +17,7 @@ namespace {
 
 struct Flags {
   std::string source;
-  PromptFlags text;
+  PromptSource text;
   bool json = false;
   bool no_special = false;
 };
@@ -31,7 +32,7 @@ bool is_json_file(const std::string& path) {
 }
 
 // The text is used exactly as it is, its last newline included.
-PromptText read_text(const PromptFlags& flags) {
+PromptText read_text(const PromptSource& flags) {
   if (flags.any()) return read_named_text(flags);
   if (is_terminal(STDIN_FILENO)) {
     throw Error(ExitCode::kUsage,
@@ -71,20 +72,20 @@ int tokenize(const Flags& flags) {
 
 }  // namespace
 
-Command add_tokenize(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("tokenize", "Show the token ids of a text");
-  app->footer(
-      "  edgellm tokenize model.tmac2 \"Once upon a time\"\n"
-      "  edgellm tokenize tokenizer.json -f story.txt --json --no-special");
+void add_tokenize(Program& program) {
+  Command& command =
+      program.add("tokenize", "Show the token ids of a text",
+                  "  edgellm tokenize model.tmac2 \"Once upon a time\"\n"
+                  "  edgellm tokenize tokenizer.json -f story.txt --json --no-special");
   auto flags = std::make_shared<Flags>();
-  app->add_option("MODEL", flags->source, "A model as run takes it, or a tokenizer.json")
-      ->required()
-      ->option_text("MODEL|FILE.json");
-  add_prompt_options(*app, flags->text, PromptForms::kText);
-  app->add_flag("--json", flags->json, "Print {\"ids\":[...]}");
-  app->add_flag("--no-special", flags->no_special,
-                "Add no BOS and no template; special tokens in the text still become their ids");
-  return {app, [flags] { return tokenize(*flags); }};
+  command.option("MODEL", flags->source, "A model as run takes it, or a tokenizer.json")
+      .required()
+      .value("MODEL|FILE.json");
+  add_prompt_options(command, flags->text, PromptForms::kText);
+  command.flag("--json", flags->json, "Print {\"ids\":[...]}");
+  command.flag("--no-special", flags->no_special,
+               "Add no BOS and no template; special tokens in the text still become their ids");
+  command.runs([flags] { return tokenize(*flags); });
 }
 
 }  // namespace edgellm

@@ -4,10 +4,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "apps/commands.h"
 #include "apps/common/terminal.h"
+#include "apps/flags/flags.h"
+#include "apps/inspect/commands.h"
 #include "apps/inspect/golden.h"
-#include "apps/session/model_flags.h"
+#include "apps/session/session.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "kernels/cpu/machine.h"
@@ -153,17 +154,16 @@ int verify(const Flags& flags) {
 
 }  // namespace
 
-Command add_verify(CLI::App& root) {
-  CLI::App* app =
-      root.add_subcommand("verify", "Check a .tmac2 file and what this machine makes of it");
-  app->footer("  edgellm verify model.tmac2");
+void add_verify(Program& program) {
+  Command& command = program.add("verify", "Check a .tmac2 file and what this machine makes of it",
+                                 "  edgellm verify model.tmac2");
   auto flags = std::make_shared<Flags>();
-  add_model_argument(*app, flags->model);
-  app->add_option("--threads", flags->threads, "CPU threads [one per usable core]")
-      ->check(CLI::Range(1, 1024).description(""))
-      ->option_text("N");
-  app->add_flag("--json", flags->json, "Print one JSON object");
-  return {app, [flags] { return verify(*flags); }};
+  add_model_argument(command, flags->model);
+  command.option("--threads", flags->threads, "CPU threads [one per usable core]")
+      .range(1, kMaxThreads)
+      .value("N");
+  command.flag("--json", flags->json, "Print one JSON object");
+  command.runs([flags] { return verify(*flags); });
 }
 
 }  // namespace edgellm

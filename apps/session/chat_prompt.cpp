@@ -34,17 +34,6 @@ ChatTemplate::SpecialTokens special_tokens_of(const ModelFile& model, const Toke
 
 }  // namespace
 
-std::vector<CLI::Option*> add_chat_options(CLI::App& app, ChatFlags& flags) {
-  return {app.add_option_function<std::string>(
-                 "--system", [&flags](const std::string& text) { flags.system = text; },
-                 "The system message, if the model's template takes one")
-              ->option_text("TEXT"),
-          app.add_flag("--parse-special", flags.parse_special,
-                       "Special-token strings in messages become control tokens; without it they "
-                       "are text")
-              ->option_text(" ")};
-}
-
 ChatPrompt::ChatPrompt(const ModelFile& model, const Tokenizer* tokenizer, bool parse_special)
     : template_(template_of(model, tokenizer), model.path() + ": chat template"),
       tokenizer_(*tokenizer),

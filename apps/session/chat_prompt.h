@@ -2,7 +2,6 @@
 // what users see of it.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -15,13 +14,10 @@
 
 namespace edgellm {
 
-struct ChatFlags {
+struct ChatOptions {
   std::optional<std::string> system;
   bool parse_special = false;
 };
-
-// --system and --parse-special.
-std::vector<CLI::Option*> add_chat_options(CLI::App& app, ChatFlags& flags);
 
 class ChatPrompt {
  public:

@@ -33,58 +33,27 @@ void note_if_stdin_is_slow() {
 
 }  // namespace
 
-void add_prompt_options(CLI::App& app, PromptFlags& flags, PromptForms forms) {
-  std::vector<CLI::Option*> options;
-  const auto add = [&](const char* names, std::optional<std::string>& flag, const char* what) {
-    // Not bound to the optional itself: CLI11 would turn an empty text into "not given".
-    options.push_back(app.add_option_function<std::string>(
-        names, [&flag](const std::string& value) { flag = value; }, what));
-    return options.back();
-  };
-  using enum PromptForms;
-  if (forms == kAll) {
-    add("PROMPT", flags.positional, "The prompt; - reads it from standard input")->option_text(" ");
-  }
-  if (forms == kText) {
-    add("TEXT", flags.positional, "The text; - reads it from standard input")->option_text(" ");
-  }
-  if (forms == kAll || forms == kOptions || forms == kTextOptions) {
-    add("-p,--prompt", flags.text, "The prompt, as an option")->option_text("TEXT");
-  }
-  add("-f,--file", flags.file, "Read the text from a file; - is standard input")
-      ->option_text("FILE");
-  if (forms != kText && forms != kTextOptions) {
-    add("--ids-file", flags.ids_file, "Token ids instead of text: a JSON array, used as it is")
-        ->option_text("FILE.json");
-  }
-  for (CLI::Option* option : options) {
-    for (CLI::Option* other : options) {
-      if (other != option) option->excludes(other);
-    }
-  }
-}
-
-PromptText read_named_text(const PromptFlags& flags) {
-  const auto& given = flags.positional ? flags.positional : flags.text;
+PromptText read_named_text(const PromptSource& from) {
+  const auto& given = from.positional ? from.positional : from.text;
   if (given && *given != "-") return {*given, "the prompt"};
-  const std::string path = given ? "-" : flags.file.value();
+  const std::string path = given ? "-" : from.file.value();
   return {read_input(path), path == "-" ? "standard input" : path};
 }
 
-PromptText read_prompt(const PromptFlags& flags) {
-  if (!flags.any()) {
+PromptText read_prompt(const PromptSource& from) {
+  if (!from.any()) {
     if (is_terminal(STDIN_FILENO)) {
       throw Error(ExitCode::kUsage,
                   "no prompt; usage: edgellm run MODEL \"some text\" (see edgellm run --help)");
     }
     return {read_stdin(), "standard input"};
   }
-  const bool is_stdin = flags.positional == "-" || flags.text == "-" || flags.file == "-";
-  if (is_stdin || !stdin_is_pipe_or_file()) return read_named_text(flags);
+  const bool is_stdin = from.positional == "-" || from.text == "-" || from.file == "-";
+  if (is_stdin || !stdin_is_pipe_or_file()) return read_named_text(from);
 
   note_if_stdin_is_slow();
   std::string before = read_stdin();
-  PromptText prompt = read_named_text(flags);
+  PromptText prompt = read_named_text(from);
   if (before.empty()) return prompt;
   if (before.back() != '\n') before += '\n';
   return {before + prompt.text, "standard input and " + prompt.source};
@@ -143,9 +112,9 @@ void fail_without_tokenizer(const ModelFile& model) {
               model.path() + " has no tokenizer, so it takes no text; give ids with --ids-file");
 }
 
-std::vector<int32_t> prompt_ids(const PromptFlags& flags, const PromptText& prompt,
+std::vector<int32_t> prompt_ids(const PromptSource& from, const PromptText& prompt,
                                 const ModelFile& model, const Tokenizer* tokenizer) {
-  if (flags.ids_file) return read_ids_file(*flags.ids_file, model.config().vocab);
+  if (from.ids_file) return read_ids_file(*from.ids_file, model.config().vocab);
   if (tokenizer == nullptr) fail_without_tokenizer(model);
   require_prompt(prompt);
   return encode_prompt(*tokenizer, model.tokenizer(), prompt.text);

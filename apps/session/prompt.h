@@ -1,7 +1,6 @@
 // Where a prompt comes from, and how it becomes ids. The rules are in docs/cli.md.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,8 +12,8 @@
 
 namespace edgellm {
 
-// What the command line says about the prompt. At most one of them is given.
-struct PromptFlags {
+// What the user says about the prompt. At most one of them is given.
+struct PromptSource {
   std::optional<std::string> positional;
   std::optional<std::string> text;      // -p
   std::optional<std::string> file;      // -f
@@ -23,29 +22,17 @@ struct PromptFlags {
   bool any() const { return positional || text || file || ids_file; }
 };
 
-// Which of the forms a command takes.
-enum class PromptForms {
-  kAll,          // PROMPT, -p, -f, --ids-file
-  kText,         // TEXT, -f
-  kOptions,      // -p, -f, --ids-file
-  kTextOptions,  // -p, -f
-  kFiles,        // -f, --ids-file
-};
-
-// Adds the options, which exclude each other.
-void add_prompt_options(CLI::App& app, PromptFlags& flags, PromptForms forms);
-
 // Text that is given and its name for messages ("the prompt", "story.txt", "standard input").
 struct PromptText {
   std::string text;
   std::string source;
 };
 
-// The text that `flags` name, without looking at an unnamed standard input. "-" is standard input.
-PromptText read_named_text(const PromptFlags& flags);
+// The text that `from` names, without looking at an unnamed standard input. "-" is standard input.
+PromptText read_named_text(const PromptSource& from);
 
 // The prompt of a run: the named text, or standard input, or standard input before the named text.
-PromptText read_prompt(const PromptFlags& flags);
+PromptText read_prompt(const PromptSource& from);
 
 // Throws Error (kUsage) with the byte offset where the text is not UTF-8.
 void require_utf8(const PromptText& prompt);
@@ -65,8 +52,8 @@ std::vector<int32_t> read_ids_file(const std::string& path, int vocab);
 [[noreturn]] void fail_without_tokenizer(const ModelFile& model);
 
 // The ids a run starts from: of --ids-file, or of the text through the model's tokenizer.
-// `prompt` is ignored where the flags name an ids file.
-std::vector<int32_t> prompt_ids(const PromptFlags& flags, const PromptText& prompt,
+// `prompt` is ignored where `from` names an ids file.
+std::vector<int32_t> prompt_ids(const PromptSource& from, const PromptText& prompt,
                                 const ModelFile& model, const Tokenizer* tokenizer);
 
 }  // namespace edgellm

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
-#include "apps/session/sampling_flags.h"
+#include "apps/session/sampling_choice.h"
 #include "base/error.h"
 #include "tests/apps/program.h"
 #include "tests/support/fixtures.h"
@@ -77,7 +77,7 @@ TEST_CASE("run --sample needs a model with defaults that can be used") {
   check_refused(run({"run", tiny_model(folder), "--ids-file", ids, "--sample"}), 2,
                 "holds no sampling defaults, so --sample has nothing to take");
 
-  const auto defaults = [](const std::string& json, SamplingFlags flags = {}) {
+  const auto defaults = [](const std::string& json, SamplingChoice flags = {}) {
     flags.model_defaults = true;
     TokenizerInfo info;
     info.sampling_json = json;
@@ -97,7 +97,7 @@ TEST_CASE("run --sample needs a model with defaults that can be used") {
   CHECK(defaults(R"({"do_sample": true})").temperature == 1);
   CHECK(defaults(R"({"temperature": 0.6})").temperature == 0.6);
   CHECK(defaults(R"({"top_k": 50})").top_k == 50);
-  SamplingFlags flags;
+  SamplingChoice flags;
   flags.top_k = 3;
   CHECK(defaults(R"({"top_k": 50, "min_p": 0.5})", flags).top_k == 3);
   CHECK(defaults(R"({"top_k": 50, "min_p": 0.5})", flags).min_p == 0.5);

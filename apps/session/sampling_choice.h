@@ -1,7 +1,6 @@
-// The options that say how tokens are chosen, of every command that generates text.
+// How tokens are chosen: what a user asks for, and what becomes of it with a model's defaults.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,9 +11,9 @@
 
 namespace edgellm {
 
-// Empty: not given on the command line.
-struct SamplingFlags {
-  bool model_defaults = false;  // --sample
+// Empty: the user says nothing.
+struct SamplingChoice {
+  bool model_defaults = false;  // --sample: what the model's file says
   std::optional<double> temperature;
   std::optional<int> top_k;
   std::optional<double> top_p;
@@ -23,14 +22,13 @@ struct SamplingFlags {
   std::optional<uint64_t> seed;
 };
 
-void add_sampling_options(CLI::App& app, SamplingFlags& flags);
+// What the choice alone can be blamed for, before a model is opened. Throws Error (kUsage).
+void check_sampling(const SamplingChoice& choice);
 
-// What the flags alone can be blamed for, before a model is opened. Throws Error (kUsage).
-void check_sampling_flags(const SamplingFlags& flags);
-
-// Greedy where the flags say nothing. With --sample the model's own defaults, each of which a flag
-// may replace; Error (kUsage) where the model has none, (kModelFile) where they cannot be used.
-SamplingOptions sampling_options(const SamplingFlags& flags, const TokenizerInfo& model,
+// Greedy where the choice says nothing. With `model_defaults` those of the model, each of which the
+// choice may replace; Error (kUsage) where the model has none, (kModelFile) where they cannot be
+// used.
+SamplingOptions sampling_options(const SamplingChoice& choice, const TokenizerInfo& model,
                                  const std::string& model_path);
 
 // Sets the option that the command line calls --NAME. Error (kUsage) for a name that is none or a

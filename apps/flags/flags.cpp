@@ -1,0 +1,153 @@
+#include "apps/flags/flags.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+
+#include "apps/common/near_matches.h"
+#include "apps/common/parse_number.h"
+#include "base/text.h"
+#include "model/convert.h"
+
+namespace edgellm {
+namespace {
+
+constexpr const char* kSampling = "Sampling";
+
+// Parsed strictly: CLI11 takes an empty text for 0 and cuts a number that is too large.
+template <class T>
+void add_number(Command& command, const std::string& name, std::optional<T>& number,
+                const char* what, const char* value_name) {
+  command
+      .parsed_option(
+          name,
+          [name, &number](const std::string& text) { number = parse_number<T>(name, text); }, what)
+      .value(value_name)
+      .group(kSampling);
+}
+
+}  // namespace
+
+void add_model_argument(Command& command, std::string& model) {
+  command
+      .option("MODEL", model,
+              "A .tmac2 file, or the name of one in a model folder (edgellm help environment)")
+      .required();
+}
+
+void add_engine_options(Command& command, SessionOptions& options) {
+  constexpr const char* kEngine = "Engine";
+  command.option("-c,--ctx", options.context, "Positions of the context [the model's maximum]")
+      .range(1, INT32_MAX)
+      .value("N")
+      .group(kEngine);
+  command
+      .option("--device", options.device, "Where to run; cuda:N is the GPU of that number [auto]")
+      .check(device_name_problem)
+      .value("auto|cpu|cuda|cuda:N")
+      .group(kEngine);
+  command.option("--threads", options.threads, "CPU threads [one per usable core]")
+      .range(1, kMaxThreads)
+      .value("N")
+      .group(kEngine);
+  command.option("--kv-type", options.kv_type, "Type of the KV cache [f16]")
+      .check(one_of({"f16", "f32"}))
+      .value("f16|f32")
+      .group(kEngine);
+  command
+      .option("--prefill-chunk", options.prefill_chunk,
+              "Prompt tokens of one pass; changes speed and memory, never the result [256]")
+      .range(1, kMaxPrefillChunk)
+      .value("N")
+      .group(kEngine);
+  command
+      .flag("--no-graph", options.no_graph,
+            "GPU: launch every kernel of a step by itself; changes speed, never the result")
+      .group(kEngine);
+  command.flag("--no-verify", options.no_verify, "Do not check the file's hashes while loading")
+      .group(kEngine);
+}
+
+void add_full_head_flag(Command& command, SessionOptions& options) {
+  command.flag("--full-head", options.full_head,
+               "Compute every logit of every token, without an int8 copy of the head; changes "
+               "speed and memory, never the result");
+}
+
+void add_answer_options(Command& command, AnswerOptions& options) {
+  command
+      .option("-n,--max-tokens", options.max_tokens,
+              "Tokens to generate at most; -1: until the model stops or the context is full [-1]")
+      .value("N");
+  command
+      .repeated_option("--stop", options.stop,
+                       "End before this text; may be given several times")
+      .value("TEXT");
+}
+
+void add_sampling_options(Command& command, SamplingChoice& choice) {
+  command
+      .flag("--sample", choice.model_defaults,
+            "Sample with the model's own defaults, which its file holds; the options below "
+            "replace single ones")
+      .group(kSampling);
+  add_number(command, "--temp", choice.temperature, "Temperature; 0: greedy [0]", "T");
+  add_number(command, "--top-k", choice.top_k,
+             "Choose among the K most probable tokens; 0: off [0]", "K");
+  add_number(command, "--top-p", choice.top_p,
+             "Choose among the fewest tokens that have probability P together; 1: off [1]", "P");
+  add_number(command, "--min-p", choice.min_p,
+             "Choose among tokens with at least M times the largest probability; 0: off [0]", "M");
+  add_number(command, "--repeat-penalty", choice.repeat_penalty,
+             "Make tokens that occurred before less probable; 1: off [1]", "R");
+  add_number(command, "--seed", choice.seed,
+             "The same seed gives the same text on every device [0]", "S");
+}
+
+std::vector<Option> add_chat_options(Command& command, ChatOptions& options) {
+  return {command
+              .option("--system", options.system,
+                      "The system message, if the model's template takes one")
+              .value("TEXT"),
+          command.flag("--parse-special", options.parse_special,
+                       "Special-token strings in messages become control tokens; without it they "
+                       "are text")};
+}
+
+void add_prompt_options(Command& command, PromptSource& source, PromptForms forms) {
+  using enum PromptForms;
+  std::vector<Option> options;
+  const auto add = [&](const char* names, std::optional<std::string>& text, const char* what) {
+    return options.emplace_back(command.option(names, text, what));
+  };
+  if (forms == kAll) add("PROMPT", source.positional, "The prompt; - reads it from standard input");
+  if (forms == kText) add("TEXT", source.positional, "The text; - reads it from standard input");
+  if (forms == kAll || forms == kOptions || forms == kTextOptions) {
+    add("-p,--prompt", source.text, "The prompt, as an option").value("TEXT");
+  }
+  add("-f,--file", source.file, "Read the text from a file; - is standard input").value("FILE");
+  if (forms != kText && forms != kTextOptions) {
+    add("--ids-file", source.ids_file, "Token ids instead of text: a JSON array, used as it is")
+        .value("FILE.json");
+  }
+  for (size_t i = 0; i < options.size(); ++i) {
+    for (size_t j = 0; j < options.size(); ++j) {
+      if (i != j) options[i].excludes(options[j]);
+    }
+  }
+}
+
+std::string shape_problem(const std::string& shape) {
+  const std::vector<std::string> names = synth_shape_names();
+  std::error_code ignored;
+  if (std::find(names.begin(), names.end(), shape) != names.end() ||
+      std::filesystem::exists(shape, ignored)) {
+    return "";
+  }
+  return "'" + shape + "' is neither a known shape nor a config.json; known are " +
+         model_io::join(names, ", ") + did_you_mean(shape, names);
+}
+
+std::string shape_value() { return model_io::join(synth_shape_names(), "|") + "|FILE.json"; }
+
+}  // namespace edgellm

@@ -1,0 +1,50 @@
+// The options that several commands share. This folder joins what the session takes (plain structs
+// that know nothing of a command line) with how a command line is declared (apps/cli, which knows
+// nothing of engines).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/cli/options.h"
+#include "apps/session/answer_options.h"
+#include "apps/session/chat_prompt.h"
+#include "apps/session/prompt.h"
+#include "apps/session/sampling_choice.h"
+#include "apps/session/session.h"
+
+namespace edgellm {
+
+// The options a command declares refer to the structs given here, which must live until it has run.
+
+void add_model_argument(Command& command, std::string& model);
+void add_engine_options(Command& command, SessionOptions& options);
+void add_full_head_flag(Command& command, SessionOptions& options);
+
+// -n and --stop.
+void add_answer_options(Command& command, AnswerOptions& options);
+
+void add_sampling_options(Command& command, SamplingChoice& choice);
+
+// --system and --parse-special.
+std::vector<Option> add_chat_options(Command& command, ChatOptions& options);
+
+// Which of the forms of a prompt a command takes.
+enum class PromptForms {
+  kAll,          // PROMPT, -p, -f, --ids-file
+  kText,         // TEXT, -f
+  kOptions,      // -p, -f, --ids-file
+  kTextOptions,  // -p, -f
+  kFiles,        // -f, --ids-file
+};
+
+// The options exclude each other.
+void add_prompt_options(Command& command, PromptSource& source, PromptForms forms);
+
+// What is wrong with the name of a shape that `synth` is to make; empty for a good one.
+std::string shape_problem(const std::string& shape);
+
+// What the value of a shape may be, for Option::value().
+std::string shape_value();
+
+}  // namespace edgellm

@@ -1,0 +1,110 @@
+#include "apps/session/sampling_choice.h"
+
+#include "apps/common/parse_number.h"
+#include "base/error.h"
+#include "base/json.h"
+
+namespace edgellm {
+namespace {
+
+// The sampling defaults of the model's file, as generation_config.json has them: what is absent is
+// off, the temperature 1. model/import/hf_tokenizer.cpp keeps numbers and booleans as it finds
+// them.
+SamplingOptions model_defaults(const TokenizerInfo& model, const std::string& path) {
+  const auto json = model_io::Json::parse(model.sampling_json);
+  const model_io::Fields fields(json, path, "sampling");
+  const auto fail_greedy = [&](const char* why) {
+    throw Error(ExitCode::kUsage, path + " " + why +
+                                      ", so --sample has nothing to take; give values yourself, "
+                                      "for example --temp 0.7 --top-p 0.9");
+  };
+  if (json.empty()) fail_greedy("holds no sampling defaults");
+  if (fields.has("do_sample") && !fields.boolean("do_sample")) {
+    fail_greedy("says that its default is greedy (do_sample is false)");
+  }
+  SamplingOptions options;
+  const auto number = [&](const char* key, double otherwise) {
+    return fields.has(key) ? fields.number(key) : otherwise;
+  };
+  options.temperature = number("temperature", 1);
+  if (fields.has("top_k")) {
+    options.top_k = static_cast<int>(fields.integer("top_k", 0, INT32_MAX));
+  }
+  options.top_p = number("top_p", options.top_p);
+  options.min_p = number("min_p", options.min_p);
+  options.repeat_penalty = number("repetition_penalty", options.repeat_penalty);
+  const std::string problem = sampling_problem(options);
+  if (!problem.empty()) fields.fail("its sampling defaults cannot be used: " + problem);
+  return options;
+}
+
+// `options` with what the choice gives in place of its own.
+SamplingOptions replaced(SamplingOptions options, const SamplingChoice& choice) {
+  options.temperature = choice.temperature.value_or(options.temperature);
+  options.top_k = choice.top_k.value_or(options.top_k);
+  options.top_p = choice.top_p.value_or(options.top_p);
+  options.min_p = choice.min_p.value_or(options.min_p);
+  options.repeat_penalty = choice.repeat_penalty.value_or(options.repeat_penalty);
+  options.seed = choice.seed.value_or(options.seed);
+  return options;
+}
+
+}  // namespace
+
+void check_sampling(const SamplingChoice& choice) {
+  const std::string problem = sampling_problem(replaced(SamplingOptions{}, choice));
+  if (!problem.empty()) throw Error(ExitCode::kUsage, problem);
+  if (choice.model_defaults || choice.temperature) return;
+  const char* idle = choice.top_k   ? "--top-k"
+                     : choice.top_p ? "--top-p"
+                     : choice.min_p ? "--min-p"
+                     : choice.seed  ? "--seed"
+                                    : nullptr;
+  if (idle != nullptr) {
+    throw Error(ExitCode::kUsage, std::string(idle) +
+                                      " changes nothing in a greedy run; add --temp T (0.7 for "
+                                      "example), or --sample for the model's own defaults");
+  }
+}
+
+SamplingOptions sampling_options(const SamplingChoice& choice, const TokenizerInfo& model,
+                                 const std::string& model_path) {
+  return replaced(choice.model_defaults ? model_defaults(model, model_path) : SamplingOptions{},
+                  choice);
+}
+
+void set_sampling_option(SamplingOptions& options, const std::string& name,
+                         const std::string& value) {
+  SamplingOptions changed = options;
+  if (name == "temp") {
+    changed.temperature = parse_number<double>(name, value);
+  } else if (name == "top-k") {
+    changed.top_k = parse_number<int>(name, value);
+  } else if (name == "top-p") {
+    changed.top_p = parse_number<double>(name, value);
+  } else if (name == "min-p") {
+    changed.min_p = parse_number<double>(name, value);
+  } else if (name == "repeat-penalty") {
+    changed.repeat_penalty = parse_number<double>(name, value);
+  } else if (name == "seed") {
+    changed.seed = parse_number<uint64_t>(name, value);
+  } else {
+    throw Error(ExitCode::kUsage, "there is no setting " + name +
+                                      "; the settings are temp, top-k, top-p, min-p, "
+                                      "repeat-penalty, seed, max-tokens and system");
+  }
+  const std::string problem = sampling_problem(changed);
+  if (!problem.empty()) throw Error(ExitCode::kUsage, problem);
+  options = changed;
+}
+
+nlohmann::ordered_json to_json(const SamplingOptions& options) {
+  return {{"temperature", options.temperature},
+          {"top_k", options.top_k},
+          {"top_p", options.top_p},
+          {"min_p", options.min_p},
+          {"repeat_penalty", options.repeat_penalty},
+          {"seed", options.seed}};
+}
+
+}  // namespace edgellm

@@ -1,0 +1,104 @@
+// A model that is open: the file, its tokenizer, the device it runs on and the back end that runs
+// it, by options that know nothing of a command line.
+//
+// Opening goes in two steps, because a front end can refuse a request before weights are loaded.
+// The constructor chooses the device and checks the file's header and metadata; start() checks the
+// file's contents and loads the weights.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/session/device.h"
+#include "base/progress.h"
+#include "engine/backend.h"
+#include "model/model_file.h"
+#include "tokenizer/tokenizer.h"
+
+namespace edgellm {
+
+inline constexpr int kMaxThreads = 1024;
+inline constexpr int kMaxPrefillChunk = 65536;
+
+struct SessionOptions {
+  std::string device = "auto";
+  int context = 0;              // positions; 0: the model's maximum
+  int threads = 0;              // 0: every core this process may use
+  std::string kv_type = "f16";  // or "f32"
+  int prefill_chunk = 0;        // rows of a pass; 0: the back end's default
+  bool no_graph = false;
+  bool full_head = false;  // greedy steps, too, compute every logit
+  bool no_verify = false;  // the file's hashes are not checked
+};
+
+// The model that the user names (model_folders.h). Checks the header and the metadata, reads no
+// weights.
+ModelFile open_model(const std::string& name);
+
+// Empty where the file holds none.
+std::optional<Tokenizer> load_tokenizer(const ModelFile& model);
+
+// What a back end for `config` is made from. `context` overrides the options where it is not 0: for
+// commands that know how many positions they need. Throws Error (kUsage) where the options ask for
+// more positions than the model was made for.
+EngineOptions engine_options(const SessionOptions& options, const ModelConfig& config,
+                             int context = 0);
+
+// Whom a session tells what it does.
+struct Messages {
+  Note note;
+  // Does the work, which reports its progress to the callback it is given (perhaps an empty one).
+  std::function<void(const std::function<void(const Progress&)>& work)> with_progress;
+};
+
+// A note is a line on stderr, progress a line on a terminal.
+Messages messages_to_stderr();
+
+class Session {
+ public:
+  // Throws Error: kDevice for a device that cannot be used, before the model is looked for.
+  Session(const std::string& model_name, SessionOptions options,
+          Messages messages = messages_to_stderr());
+
+  // Of a model that is open already, on a device that is chosen already.
+  Session(std::shared_ptr<const ModelFile> model, SessionOptions options, Device device,
+          Messages messages = messages_to_stderr());
+
+  const SessionOptions& options() const { return options_; }
+  const ModelFile& model() const { return *model_; }
+  const ModelConfig& config() const { return model_->config(); }
+  const Device& device() const { return device_; }
+
+  // Loaded at the first call. Null where the file holds none.
+  const Tokenizer* tokenizer();
+
+  // engine_options() of this session.
+  EngineOptions engine_options(int context = 0) const;
+
+  // For a device of `auto` on which the model would not fit: takes the CPU instead and says so.
+  // `options_for` gives what the back end is to be made from on a device.
+  EngineOptions fit_device(const std::function<EngineOptions(const Device&)>& options_for);
+
+  // Checks every byte of the file, once, unless the options say not to.
+  void check_contents();
+
+  // check_contents(), then loads the weights.
+  Backend& start(const EngineOptions& options);
+  Backend& start() { return start(engine_options()); }
+
+  Backend& backend() const { return *backend_; }
+
+ private:
+  std::shared_ptr<const ModelFile> model_;
+  SessionOptions options_;
+  Device device_;
+  Messages messages_;
+  bool contents_are_checked_ = false;
+  bool tokenizer_is_loaded_ = false;
+  std::optional<Tokenizer> tokenizer_;
+  std::unique_ptr<Backend> backend_;
+};
+
+}  // namespace edgellm
