@@ -11,6 +11,7 @@
 #include "engine/views.h"
 #include "kernels/canonical.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/primitives.h"
 
 namespace edgellm::bench {
 namespace {
@@ -37,8 +38,10 @@ class CpuDevice final : public OpDevice {
         rope_(weights_.inv_freq) {}
 
   DeviceFacts facts() const override {
-    return {
-        .engine = Engine::kCpu, .head_executions = 1, .kernels_test = "tests/kernels/kernels_test"};
+    return {.padding = {.weights = 4, .activations = 4 * pool_.isa().plane_bytes},
+            .head_steps = 3,
+            .head_executions = 1,
+            .kernels_test = "tests/kernels/kernels_test"};
   }
 
   std::byte* allocate(size_t bytes) override {
@@ -98,6 +101,11 @@ class CpuDevice final : public OpDevice {
   void unfused_qkv(const QkvArgs& args) override { unfused_->qkv(args); }
   void unfused_project(const ProjectArgs& args) override { unfused_->project(args); }
   void unfused_ffn_up(const FfnUpArgs& args) override { unfused_->ffn_up(args); }
+
+  // The parallel loops in kernels/cpu/ops.cpp.
+  int steps(LayerOp op, const std::function<void()>&) override {
+    return op == LayerOp::kQkv ? 3 : 2;
+  }
 
   std::vector<double> run_times_us(const std::function<void()>& work) override {
     std::vector<double> times;

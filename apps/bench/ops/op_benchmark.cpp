@@ -49,12 +49,15 @@ class LayerBenchmark {
   // Of the ops together.
   OpResult time(const char* name, std::span<const LayerOp> ops, const PassShape& pass) {
     OpResult result{name, pass, ops_.layers(), {}, {}, false};
-    const Engine engine = device_.facts().engine;
-    for (const LayerOp op : ops) result.fused.bytes += fused_bytes(config_, op, pass, engine);
+    const RowPadding padding = device_.facts().padding;
+    for (const LayerOp op : ops) {
+      const int steps = device_.steps(op, [&] { ops_.fused(op, 0); });
+      result.fused.bytes += fused_bytes(config_, op, pass, padding, steps);
+    }
     result.fused.time_us = time_us(ops, &LayerOps::fused);
     if (ops.size() > 1 || ops.front() != LayerOp::kAttention) {
       OpTime& unfused = result.unfused.emplace();
-      for (const LayerOp op : ops) unfused.bytes += unfused_bytes(config_, op, pass, engine);
+      for (const LayerOp op : ops) unfused.bytes += unfused_bytes(config_, op, pass, padding);
       unfused.time_us = time_us(ops, &LayerOps::unfused);
     }
     result.stays_in_cache = stays_in_cache(result.fused.bytes, ops_.layers(), cache_bytes_);
@@ -109,8 +112,9 @@ class HeadBenchmark {
   void run(int rows, const OpSink& sink) {
     args_.rows = rows;
     const int element_bytes = operands_.w.type == DenseType::kF32 ? 4 : 2;
+    const int steps = device_.facts().head_steps;
     const OpResult full = time("head", [&] { device_.head(args_); });
-    sink(with_bytes(full, full_head_bytes(config_, rows, element_bytes)));
+    sink(with_bytes(full, full_head_bytes(config_, rows, element_bytes, steps)));
     if (operands_.copy.codes == nullptr) return;
 
     const std::vector<int32_t> by_full = download(args_.argmax);

@@ -42,9 +42,10 @@ struct PassLimits {
 };
 
 struct DeviceFacts {
-  Engine engine = Engine::kCpu;
-  int head_executions = 1;   // in one timing
-  const char* kernels_test;  // the test that says which of two differing results is wrong
+  RowPadding padding;
+  int head_steps = 0;             // of the full head (full_head_bytes())
+  int head_executions = 1;        // in one timing
+  const char* kernels_test = "";  // says which of two differing results is wrong
 };
 
 class OpDevice {
@@ -77,6 +78,9 @@ class OpDevice {
   virtual void unfused_qkv(const QkvArgs& args) = 0;
   virtual void unfused_project(const ProjectArgs& args) = 0;
   virtual void unfused_ffn_up(const FfnUpArgs& args) = 0;
+
+  // The steps (op_bytes.h) of `op`, which `run` executes.
+  virtual int steps(LayerOp op, const std::function<void()>& run) = 0;
 
   // Times in microseconds of OpOptions::repeats runs of `work`, after a warm-up.
   virtual std::vector<double> run_times_us(const std::function<void()>& work) = 0;

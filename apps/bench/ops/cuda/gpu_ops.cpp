@@ -28,7 +28,8 @@ class GpuDevice final : public OpDevice {
 
   DeviceFacts facts() const override {
     // Four heads in a graph share what it costs to start one.
-    return {.engine = Engine::kCuda,
+    return {.padding = {.weights = 64, .activations = 64},
+            .head_steps = 2,
             .head_executions = 4,
             .kernels_test = "tests/kernels/kernels_gpu_test"};
   }
@@ -110,6 +111,15 @@ class GpuDevice final : public OpDevice {
   }
   void unfused_ffn_up(const FfnUpArgs& args) override {
     bench::unfused_ffn_up(args, unfused_rows_, stream_);
+  }
+
+  // The kernels choose how many launches an op takes, so the launches are counted.
+  int steps(LayerOp, const std::function<void()>& run) override {
+    Capture capture(stream_);
+    run();
+    size_t launches = 0;
+    cuda_check(cudaGraphGetNodes(capture.finish(), nullptr, &launches), "counting launches");
+    return static_cast<int>(launches);
   }
 
   std::vector<double> run_times_us(const std::function<void()>& work) override {
