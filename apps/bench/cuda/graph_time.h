@@ -1,4 +1,4 @@
-// Timing what is launched on a GPU, by the GPU's own clock.
+// Timing launches on a GPU by the GPU's own clock.
 #pragma once
 
 #include <functional>
@@ -8,8 +8,8 @@
 
 namespace edgellm::bench {
 
-// Times in microseconds of `repeats` runs of what `work` launches, as one CUDA Graph, after a few
-// that do not count. `poll` is called between them and may throw.
+// What `work` launches becomes one CUDA Graph. Returns the times in microseconds of `repeats` runs
+// of it, after a few warm-up runs. `poll` is called before each run and may throw.
 std::vector<double> graph_times_us(const Stream& stream, int repeats,
                                    const std::function<void()>& work,
                                    const std::function<void()>& poll);

@@ -8,7 +8,7 @@ using namespace cuda;
 
 constexpr int kThreads = 256;
 
-// Eight loads of a thread under way at once.
+// A thread keeps eight loads under way.
 __global__ void __launch_bounds__(kThreads)
     read_kernel(const uint4* words, size_t n, uint32_t* sink) {
   constexpr int kLoads = 8;

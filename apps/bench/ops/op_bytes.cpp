@@ -11,22 +11,27 @@ constexpr uint64_t kHalf = 2;
 constexpr uint64_t kRowScalars = 3 * 4;  // of a quantised row: codes per unit, RMS factor, sum
 
 uint64_t u(int n) { return static_cast<uint64_t>(n); }
-uint64_t quantised_row(int cols) { return (u(cols) + 63) / 64 * 64 + kRowScalars; }
-
-// Rows of codes and one scale.
-uint64_t ternary(int rows, int cols, Engine engine) {
-  const uint64_t row_bytes = engine == Engine::kCuda ? (u(cols) + 63) / 64 * 16 : (u(cols) + 3) / 4;
-  return u(rows) * row_bytes + kFloat;
+uint64_t padded(int n, int multiple) {
+  return (u(n) + u(multiple) - 1) / u(multiple) * u(multiple);
 }
 
-// What an op's BitLinear has before its products and behind them.
-struct Linear {
-  int cols;        // of the quantised row
+uint64_t quantised_row(int cols, const RowPadding& padding) {
+  return padded(cols, padding.activations) + kRowScalars;
+}
+
+// Rows of codes, four a byte, and one scale.
+uint64_t ternary(int rows, int cols, const RowPadding& padding) {
+  return u(rows) * padded(cols, padding.weights) / 4 + kFloat;
+}
+
+// The input of an op with a ternary product.
+struct Input {
+  int cols;
   bool norm;       // a gain is folded in
   int n_matrices;  // that read the quantised row
 };
 
-Linear linear_of(const ModelConfig& config, LayerOp op) {
+Input input_of(const ModelConfig& config, LayerOp op) {
   switch (op) {
     case LayerOp::kQkv:
       return {config.dim, true, 3};
@@ -43,17 +48,17 @@ Linear linear_of(const ModelConfig& config, LayerOp op) {
   return {};
 }
 
-uint64_t weight_bytes(const ModelConfig& config, LayerOp op, Engine engine) {
-  const Linear linear = linear_of(config, op);
-  const uint64_t gain = linear.norm ? u(linear.cols) * kFloat : 0;
+uint64_t weight_bytes(const ModelConfig& config, LayerOp op, const RowPadding& padding) {
+  const Input input = input_of(config, op);
+  const uint64_t gain = input.norm ? u(input.cols) * kFloat : 0;
   switch (op) {
     case LayerOp::kQkv:
-      return gain + ternary(config.q_dim(), config.dim, engine) +
-             2 * ternary(config.kv_dim(), config.dim, engine);
+      return gain + ternary(config.q_dim(), config.dim, padding) +
+             2 * ternary(config.kv_dim(), config.dim, padding);
     case LayerOp::kFfnUp:
-      return gain + 2 * ternary(config.ffn, config.dim, engine);
+      return gain + 2 * ternary(config.ffn, config.dim, padding);
     default:
-      return gain + ternary(config.dim, linear.cols, engine);
+      return gain + ternary(config.dim, input.cols, padding);
   }
 }
 
@@ -71,6 +76,22 @@ uint64_t appended(const ModelConfig& config, int rows) {
 
 uint64_t angles(const ModelConfig& config, int rows) {
   return u(rows) * u(config.head_dim) * kFloat;  // half of them cosines, half sines
+}
+
+// Rows between the steps of a fused op.
+uint64_t between_steps(const ModelConfig& config, LayerOp op, int rows, const RowPadding& padding,
+                       int steps) {
+  uint64_t bytes = 0;
+  // Quantised rows out and in.
+  if (steps >= 2) bytes += 2 * u(rows) * quantised_row(input_of(config, op).cols, padding);
+  if (steps >= 3) {
+    require(op == LayerOp::kQkv, "only qkv has a third step");
+    const uint64_t q = u(rows) * u(config.q_dim()) * kFloat;
+    const uint64_t k = u(rows) * u(config.kv_dim()) * kFloat;
+    // Products out and in, q and k rotated in place.
+    bytes += 2 * (q + 2 * k) + q + k;
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -91,15 +112,14 @@ const char* to_string(LayerOp op) {
   return "";
 }
 
-OpBytes fused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass, Engine engine) {
+OpBytes fused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass,
+                    const RowPadding& padding, int steps) {
   if (op == LayerOp::kAttention) return attention_bytes(config, pass);
-  const Linear linear = linear_of(config, op);
   const uint64_t rows = u(pass.rows);
   OpBytes bytes;
-  bytes.weights = weight_bytes(config, op, engine);
-  bytes.activations = rows * u(linear.cols) * kFloat;
-  if (pass.rows > 1 || engine == Engine::kCpu)
-    bytes.activations += 2 * rows * quantised_row(linear.cols);
+  bytes.weights = weight_bytes(config, op, padding);
+  bytes.activations = rows * u(input_of(config, op).cols) * kFloat +
+                      between_steps(config, op, pass.rows, padding, steps);
   switch (op) {
     case LayerOp::kQkv:
       bytes.kv = appended(config, pass.rows);
@@ -114,18 +134,20 @@ OpBytes fused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass
   return bytes;
 }
 
-OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass, Engine engine) {
+OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass,
+                      const RowPadding& padding) {
   if (op == LayerOp::kAttention) return attention_bytes(config, pass);
-  const Linear linear = linear_of(config, op);
+  const Input input = input_of(config, op);
   const uint64_t rows = u(pass.rows);
-  const uint64_t cols = u(linear.cols);
+  const uint64_t cols = u(input.cols);
+  const uint64_t quantised = rows * quantised_row(input.cols, padding);
   OpBytes bytes;
-  bytes.weights = weight_bytes(config, op, engine);
+  bytes.weights = weight_bytes(config, op, padding);
   // Norm: row in, row and RMS factor out (the factor counts with the quantised row).
-  if (linear.norm) bytes.activations += 2 * rows * cols * kFloat;
+  if (input.norm) bytes.activations += 2 * rows * cols * kFloat;
   // Quantise: row in, codes out, which every product reads.
-  bytes.activations += rows * cols * kFloat + rows * quantised_row(linear.cols);
-  bytes.activations += u(linear.n_matrices) * rows * quantised_row(linear.cols);
+  bytes.activations += rows * cols * kFloat + quantised;
+  bytes.activations += u(input.n_matrices) * quantised;
   switch (op) {
     case LayerOp::kQkv: {
       const uint64_t q = rows * u(config.q_dim()) * kFloat;
@@ -147,11 +169,12 @@ OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pa
   return bytes;
 }
 
-OpBytes full_head_bytes(const ModelConfig& config, int rows, int element_bytes) {
+OpBytes full_head_bytes(const ModelConfig& config, int rows, int element_bytes, int steps) {
   OpBytes bytes;
   bytes.weights = u(config.vocab) * u(config.dim) * u(element_bytes) + u(config.dim) * kFloat;
   // x in, the normed row out and in, logits out.
   bytes.activations = u(rows) * (3 * u(config.dim) + u(config.vocab)) * kFloat;
+  if (steps >= 3) bytes.activations += u(rows) * u(config.vocab) * kFloat;  // logits in
   return bytes;
 }
 

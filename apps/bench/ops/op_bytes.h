@@ -1,9 +1,14 @@
-// Bytes that the ops of a layer move through memory, by what the launches of a GPU or the parallel
-// loops of the CPU read and write: of the fused ops (kernels/ops.h) and of the chain of plain
-// kernels that does the same work (apps/bench/ops/unfused/cuda_unfused.h,
-// apps/bench/ops/unfused/cpu_unfused.h). Weights and cached keys and values count once, however
-// many blocks read them; a value that one launch writes and a later one reads counts twice. That it
-// may stay in a cache between the two is not looked at.
+// Bytes that the ops of a layer and the head move through memory, counted by step. A step is a
+// launch of a GPU or a parallel loop of the CPU. Counted are the fused ops (kernels/ops.h) and the
+// chain of plain steps that does the same work (apps/bench/ops/unfused/).
+//
+// - Weights, gains, RoPE angles, cached keys and values count once for each op, however many blocks
+//   or threads read them.
+// - An array of rows counts once for each step that reads it and once for each step that writes it.
+//   Whether a cache holds it between two steps is not looked at.
+// - What the blocks of one launch hand to each other does not count: quantised rows of the skinny
+//   GEMM, which never leave the cluster, and the states that attention merges.
+// - Left out: positions, sequence numbers, faults, block tables (a few bytes a row).
 #pragma once
 
 #include <cstddef>
@@ -14,9 +19,10 @@
 namespace edgellm::bench {
 
 struct OpBytes {
-  uint64_t weights = 0;      // ternary codes and their scales, gains
-  uint64_t kv = 0;           // keys and values in half precision, read or written
-  uint64_t activations = 0;  // rows between the launches, results, RoPE angles
+  uint64_t weights = 0;  // ternary codes and their scales, gains
+  uint64_t kv = 0;       // keys and values in half precision, read or written
+  uint64_t activations =
+      0;  // rows that enter an op, leave it or lie between its steps; RoPE angles
 
   uint64_t total() const { return weights + kv + activations; }
   OpBytes& operator+=(const OpBytes& other) {
@@ -31,16 +37,15 @@ struct OpBytes {
 // depth. More rows are a part of one prompt (cuda::kMaxInlineRows).
 inline constexpr int kMaxDecodeRows = 8;
 
-// `rows` rows, of which the first (in decode: each) stands at position `depth`.
+// `rows` rows. The first one stands at position `depth`; in decode each does.
 struct PassShape {
   int rows = 1;
   int depth = 0;
 
   bool is_decode() const { return rows <= kMaxDecodeRows; }
   int sequences() const { return is_decode() ? rows : 1; }
-  int positions() const {
-    return is_decode() ? depth + 1 : depth + rows;
-  }  // of a sequence, at last
+  // Positions that a sequence holds after the pass.
+  int positions() const { return is_decode() ? depth + 1 : depth + rows; }
 };
 
 enum class LayerOp { kQkv, kAttention, kAttnOut, kFfnUp, kFfnDown };
@@ -48,21 +53,31 @@ inline constexpr LayerOp kLayerOps[] = {LayerOp::kQkv, LayerOp::kAttention, Laye
                                         LayerOp::kFfnUp, LayerOp::kFfnDown};
 const char* to_string(LayerOp op);  // the name of the op
 
-// The GPU's rows of codes are whole 16-byte words, and with one row it runs an op as one launch;
-// with more, and on the CPU always, a product has two parts, and the quantised rows lie in memory
-// between them.
-enum class Engine { kCpu, kCuda };
+// Columns to a multiple of which a device pads a row.
+struct RowPadding {
+  int weights;      // ternary codes
+  int activations;  // int8 codes of a quantised row
+};
 
-OpBytes fused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass, Engine engine);
+// `steps` of an op with a ternary product:
+//   1  all of it is one launch: the quantised rows stay on the chip
+//   2  quantise; multiply and finish
+//   3  qkv only: quantise; multiply; RoPE and the append
+OpBytes fused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass,
+                    const RowPadding& padding, int steps);
 
-// Attention has no unfused chain here: the same bytes as fused.
-OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass, Engine engine);
+// A step each for the norm, the quantisation, every matrix, RoPE, the append, the activation and
+// the addition. Attention has no unfused chain: the same bytes as fused.
+OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass,
+                      const RowPadding& padding);
 
-// The head with its norm: logits of `rows` rows. `element_bytes` of its weights: 2 or 4.
-OpBytes full_head_bytes(const ModelConfig& config, int rows, int element_bytes);
+// The head with its norm: logits of `rows` rows. `element_bytes` of its weights: 2 or 4. `steps`:
+//   2  norm; logits and their arg-max
+//   3  norm; logits; arg-max
+OpBytes full_head_bytes(const ModelConfig& config, int rows, int element_bytes, int steps);
 
-// The certified head, `rescored` of whose logits were computed from the weights themselves, in all
-// rows together.
+// The certified head. `rescored`: logits that it computed from the weights themselves, in all rows
+// together.
 OpBytes certified_head_bytes(const ModelConfig& config, int rows, int element_bytes,
                              uint64_t rescored);
 

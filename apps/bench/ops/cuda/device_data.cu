@@ -30,25 +30,24 @@ struct Codes {
   }
 };
 
-__device__ inline float uniform(uint64_t bits, float scale) {
-  return (static_cast<float>(bits >> 40) * 0x1p-23f - 1.0f) * scale;
+// -1 .. 1
+__device__ inline float uniform(uint64_t bits) {
+  return static_cast<float>(bits >> 40) * 0x1p-23f - 1.0f;
 }
 
 struct Floats {
   float* to;
-  float scale;
-  __device__ void set(size_t i, uint64_t bits) const { to[i] = uniform(bits, scale); }
+  __device__ void set(size_t i, uint64_t bits) const { to[i] = uniform(bits); }
 };
 struct Halves {
   uint16_t* to;
-  float scale;
-  __device__ void set(size_t i, uint64_t bits) const { to[i] = to_half(uniform(bits, scale)); }
+  __device__ void set(size_t i, uint64_t bits) const { to[i] = to_half(uniform(bits)); }
 };
 struct Bfloats {
   uint16_t* to;
   float scale;
   __device__ void set(size_t i, uint64_t bits) const {
-    to[i] = static_cast<uint16_t>(float_to_bits(uniform(bits, scale)) >> 16);
+    to[i] = static_cast<uint16_t>(float_to_bits(uniform(bits) * scale) >> 16);
   }
 };
 
@@ -73,11 +72,11 @@ void fill(Element element, size_t n, uint64_t seed, cudaStream_t stream) {
 void fill_ternary(uint32_t* words, size_t n, uint64_t seed, cudaStream_t stream) {
   fill(Codes{words}, n, seed, stream);
 }
-void fill_f32(float* values, size_t n, float scale, uint64_t seed, cudaStream_t stream) {
-  fill(Floats{values, scale}, n, seed, stream);
+void fill_f32(float* values, size_t n, uint64_t seed, cudaStream_t stream) {
+  fill(Floats{values}, n, seed, stream);
 }
-void fill_f16(uint16_t* values, size_t n, float scale, uint64_t seed, cudaStream_t stream) {
-  fill(Halves{values, scale}, n, seed, stream);
+void fill_f16(uint16_t* values, size_t n, uint64_t seed, cudaStream_t stream) {
+  fill(Halves{values}, n, seed, stream);
 }
 void fill_bf16(uint16_t* values, size_t n, float scale, uint64_t seed, cudaStream_t stream) {
   fill(Bfloats{values, scale}, n, seed, stream);

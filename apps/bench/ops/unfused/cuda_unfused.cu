@@ -3,18 +3,20 @@
 #include "apps/bench/ops/unfused/cuda_unfused.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/quantise.cuh"
 
 namespace edgellm::bench {
 namespace {
 
 using namespace edgellm::cuda;
+namespace wmma = nvcuda::wmma;
 
 unsigned blocks_for(size_t n, size_t each) { return static_cast<unsigned>((n + each - 1) / each); }
 
-// ---- Norm and quantisation: a block a row -----------------------------------------------------
+// ---- Norm and quantisation: a block a row -------------------------------------------------------
 
-// z = x * gain; r = 1 / sqrt(mean of squares + eps), applied with the scales (the norm is folded).
-// Thread t keeps partial sum t of canonical_sum.
+// z = x * gain; r = 1 / sqrt(mean of squares + eps). The norm is folded: r is applied with the
+// scales. Thread t keeps partial sum t of canonical_sum.
 __global__ void __launch_bounds__(kThreads)
     norm_kernel(const float* x, const float* gain, float eps, int cols, float* z, float* r) {
   __shared__ float partial[kPartials];
@@ -35,9 +37,6 @@ __global__ void __launch_bounds__(kThreads)
   if (t == 0) r[blockIdx.x] = factor;
 }
 
-__device__ inline uint32_t magnitude(float value) { return float_to_bits(value) & 0x7fffffffu; }
-
-// With a folded norm a row of zeros has codes 0 and s = 1; so has a row that is not finite.
 __global__ void __launch_bounds__(kThreads)
     quantise_kernel(const float* z, int cols, bool norm, int8_t* codes, float* s, int32_t* sum) {
   __shared__ uint32_t warp_max[kWarps];
@@ -49,35 +48,22 @@ __global__ void __launch_bounds__(kThreads)
   const float4* values = reinterpret_cast<const float4*>(z + row * static_cast<size_t>(cols));
   uint32_t largest = 0;
 #pragma unroll 4
-  for (int i = t; i < cols / 4; i += kThreads) {
-    const float4 v = values[i];
-    largest =
-        max(largest, max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w))));
-  }
+  for (int i = t; i < cols / 4; i += kThreads) largest = max(largest, magnitude(values[i]));
   largest = max_warp(largest);
   if (t % 32 == 0) warp_max[t / 32] = largest;
   __syncthreads();
   for (int w = 0; w < kWarps; ++w) largest = max(largest, warp_max[w]);
-  const bool zero = largest >= 0x7f800000u || (norm && largest == 0);
-  const float amax = fmaxf(bits_to_float(largest), norm ? 1e-30f : 1e-5f);
-  const float per_unit = zero ? 1.0f : (1.0f / amax) * 127.0f;
+  const RowFactors factors = row_factors(largest, norm);
 
-  const int padded = (cols + 63) / 64 * 64;
-  int* const to = reinterpret_cast<int*>(codes + row * static_cast<size_t>(padded));
+  const int fours = (cols + 63) / 64 * 16;  // of codes, padding included
+  uint32_t* const to = reinterpret_cast<uint32_t*>(codes) + row * static_cast<size_t>(fours);
   int own_sum = 0;
 #pragma unroll 4
-  for (int i = t; i < padded / 4; i += kThreads) {
-    int packed = 0;
-    if (!zero && i < cols / 4) {
-      const float4 v = values[i];
-      const int a = __float2int_rn(v.x * per_unit);
-      const int b = __float2int_rn(v.y * per_unit);
-      const int c = __float2int_rn(v.z * per_unit);
-      const int d = __float2int_rn(v.w * per_unit);
-      own_sum += (a + b) + (c + d);
-      packed = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | (d & 255) << 24;
-    }
-    to[i] = packed;
+  for (int i = t; i < fours; i += kThreads) {
+    uint32_t four_codes = 0;
+    if (!factors.zero && i < cols / 4) four_codes = quantise(values[i], factors.s);
+    own_sum = __dp4a(static_cast<int>(four_codes), 0x01010101, own_sum);
+    to[i] = four_codes;
   }
   own_sum = sum_warp(own_sum);
   if (t % 32 == 0) warp_sum[t / 32] = own_sum;
@@ -85,12 +71,12 @@ __global__ void __launch_bounds__(kThreads)
   if (t == 0) {
     int total = 0;
     for (int w = 0; w < kWarps; ++w) total += warp_sum[w];
-    s[row] = per_unit;
+    s[row] = factors.s;
     sum[row] = total;
   }
 }
 
-// ---- The product of one matrix ----------------------------------------------------------------
+// ---- The product of one matrix ------------------------------------------------------------------
 
 struct Quantised {
   const int8_t* codes;  // [tokens, steps * 64]
@@ -108,21 +94,23 @@ struct Matrix {
   int steps;  // of 64 columns
 };
 
-__device__ inline float finished(int dot, const Matrix& w, int row, const Quantised& x, int token) {
+__device__ inline float scaled(int dot, const Matrix& w, int row, const Quantised& x, int token) {
   const float r = x.r == nullptr ? 1.0f : x.r[token];
   const float scale = w.scale[w.scale_per_row ? row : 0];
   return static_cast<float>(dot - x.sum[token]) * ((scale / x.s[token]) * r);
 }
 
-constexpr int kFewWarps = 4;  // small blocks: enough of them for all SMs even at 576 rows
+constexpr int kSkinnyWarps = 4;  // small blocks: even 576 rows make enough of them for all SMs
 
-// Few tokens: a warp has kRows weight rows, a lane every 32nd word of them (16 columns), against
-// 16 bytes of every token. The first words are fetched before the previous kernel has ended.
+// Skinny GEMM: up to eight tokens. A warp has kRows weight rows. A lane multiplies every 32nd word
+// of them (16 columns) with 16 bytes of each token. The first words are fetched before the previous
+// kernel has ended.
 template <int kRows, int kTokens>
-__global__ void __launch_bounds__(kFewWarps * 32) few_kernel(Matrix w, Quantised x, float* y) {
+__global__ void __launch_bounds__(kSkinnyWarps * 32)
+    skinny_kernel(Matrix w, Quantised x, float* y) {
   constexpr int kAhead = 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(blockIdx.x) * kFewWarps + static_cast<int>(threadIdx.x) / 32;
+  const int warp = static_cast<int>(blockIdx.x) * kSkinnyWarps + static_cast<int>(threadIdx.x) / 32;
   const int first_row = warp * kRows;
   const int n_words = 4 * w.steps;
   let_next_start();
@@ -177,25 +165,111 @@ __global__ void __launch_bounds__(kFewWarps * 32) few_kernel(Matrix w, Quantised
       const int row = first_row + i;
       if (lane == 0 && row < w.rows && n < x.tokens) {
         y[static_cast<size_t>(n) * static_cast<size_t>(w.rows) + static_cast<size_t>(row)] =
-            finished(sum, w, row, x, n);
+            scaled(sum, w, row, x, n);
       }
     }
   }
 }
 
-// Many tokens: int8 tensor cores. A block makes 64 weight rows x 64 tokens, a warp 32 x 32; while
-// it multiplies 64 columns, the next 64 are on their way into registers.
+// GEMM: many tokens, on the int8 tensor cores. A block makes 64 weight rows x 64 tokens, a warp
+// 32 x 32. While it multiplies the 64 columns of a step, the next step is on its way into
+// registers.
 constexpr int kTile = 64;
 constexpr int kTileThreads = 128;
-// The tile's 64 columns lie in planes of 16, [row][16 bytes]: wmma asks for addresses that are
-// multiples of 32 bytes, and so padded the planes begin in different banks.
+// The 64 columns of a step lie in planes of 16, [row][16 bytes]. The padding makes the planes begin
+// in different banks, at multiples of 32 bytes, as wmma wants them.
 constexpr int kPlane = 16 * kTile + 32;
 constexpr int kPlanes = kTile / 16;
 constexpr int kSumPitch = kTile + 4;  // int32
 
-__global__ void __launch_bounds__(kTileThreads) many_kernel(Matrix w, Quantised x, float* y) {
-  namespace wmma = nvcuda::wmma;
-  // Weights w + 1 and codes of 64 columns; at the end the sums, [token][row].
+// A thread's share of the copies of every step: two words (32 columns) of one weight row, and 16
+// columns of two tokens. Rows and tokens that do not exist repeat the last one.
+struct StepCopies {
+  const uint2* weights_from;
+  const uint4* codes_from[2];
+  uint2 weights;
+  uint4 codes[2];
+
+  __device__ StepCopies(const Matrix& w, const Quantised& x, int first_row, int first_token) {
+    const int t = static_cast<int>(threadIdx.x);
+    weights_from =
+        reinterpret_cast<const uint2*>(w.words) +
+        static_cast<size_t>(min(first_row + t / 2, w.rows - 1)) * static_cast<size_t>(2 * w.steps) +
+        t % 2;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int token = min(first_token + (t + j * kTileThreads) / 4, x.tokens - 1);
+      codes_from[j] = reinterpret_cast<const uint4*>(x.codes) +
+                      static_cast<size_t>(token) * static_cast<size_t>(4 * w.steps) + t % 4;
+    }
+  }
+  __device__ void fetch_weights(int step) { weights = weights_from[2 * step]; }
+  __device__ void fetch_codes(int step) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) codes[j] = codes_from[j][4 * step];
+  }
+  // Into the planes of weights (w + 1) and of codes.
+  __device__ void store(int8_t* weight_planes, int8_t* code_planes) const {
+    const int t = static_cast<int>(threadIdx.x);
+    const uint32_t words[2] = {weights.x, weights.y};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      *reinterpret_cast<uint4*>(weight_planes + (t % 2 * 2 + i) * kPlane + t / 2 * 16) =
+          make_uint4(words[i] & 0x03030303u, words[i] >> 2 & 0x03030303u,
+                     words[i] >> 4 & 0x03030303u, words[i] >> 6 & 0x03030303u);
+    }
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      *reinterpret_cast<uint4*>(code_planes + t % 4 * kPlane + (t + j * kTileThreads) / 4 * 16) =
+          codes[j];
+    }
+  }
+};
+
+// The 32 x 32 sums of a warp.
+struct WarpSums {
+  wmma::fragment<wmma::accumulator, 16, 16, 16, int> sums[2][2];
+
+  __device__ WarpSums() {
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) wmma::fill_fragment(sums[m][n], 0);
+    }
+  }
+  // Adds a step. Both pointers are at the warp's first row or token of plane 0.
+  __device__ void add(const int8_t* weight_planes, const int8_t* code_planes) {
+#pragma unroll
+    for (int k = 0; k < kPlanes; ++k) {
+      wmma::fragment<wmma::matrix_a, 16, 16, 16, signed char, wmma::row_major> a[2];
+      wmma::fragment<wmma::matrix_b, 16, 16, 16, signed char, wmma::col_major> b[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        wmma::load_matrix_sync(a[i], weight_planes + k * kPlane + 16 * i * 16, 16);
+        wmma::load_matrix_sync(b[i], code_planes + k * kPlane + 16 * i * 16, 16);
+      }
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n) wmma::mma_sync(sums[m][n], a[m], b[n], sums[m][n]);
+      }
+    }
+  }
+  // `to`: [token][row] at the warp's first token and row, kSumPitch apart.
+  __device__ void store(int* to) const {
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        wmma::store_matrix_sync(to + 16 * n * kSumPitch + 16 * m, sums[m][n], kSumPitch,
+                                wmma::mem_col_major);
+      }
+    }
+  }
+};
+
+__global__ void __launch_bounds__(kTileThreads) gemm_kernel(Matrix w, Quantised x, float* y) {
+  // The planes of a step; at the end the sums, [token][row].
   __shared__ __align__(128) int8_t memory[kTile * kSumPitch * 4];
   static_assert(sizeof memory >= 2 * kPlanes * kPlane);
   int8_t* const weights = memory;
@@ -204,99 +278,52 @@ __global__ void __launch_bounds__(kTileThreads) many_kernel(Matrix w, Quantised 
   const int first_row = static_cast<int>(blockIdx.x) * kTile;
   const int first_token = static_cast<int>(blockIdx.y) * kTile;
   let_next_start();
-
-  // Of a step a thread fetches two words (32 columns) of one weight row and 16 columns of two
-  // tokens. Rows and tokens that do not exist repeat the last one.
-  const uint2* const weight_from =
-      reinterpret_cast<const uint2*>(w.words) +
-      static_cast<size_t>(min(first_row + t / 2, w.rows - 1)) * static_cast<size_t>(2 * w.steps) +
-      t % 2;
-  const uint4* codes_from[2];
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const int token = min(first_token + (t + j * kTileThreads) / 4, x.tokens - 1);
-    codes_from[j] = reinterpret_cast<const uint4*>(x.codes) +
-                    static_cast<size_t>(token) * static_cast<size_t>(4 * w.steps) + t % 4;
-  }
-  uint2 next_weights = weight_from[0];
+  StepCopies next(w, x, first_row, first_token);
+  next.fetch_weights(0);
   wait_for_previous();
-  uint4 next_codes[2] = {codes_from[0][0], codes_from[1][0]};
+  next.fetch_codes(0);
 
   const int warp_row = t / 32 % 2 * 32;
   const int warp_token = t / 64 * 32;
-  wmma::fragment<wmma::accumulator, 16, 16, 16, int> sums[2][2];
-#pragma unroll
-  for (int m = 0; m < 2; ++m) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) wmma::fill_fragment(sums[m][n], 0);
-  }
+  WarpSums sums;
   for (int step = 0; step < w.steps; ++step) {
-    const uint32_t words[2] = {next_weights.x, next_weights.y};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      *reinterpret_cast<uint4*>(weights + (t % 2 * 2 + i) * kPlane + t / 2 * 16) =
-          make_uint4(words[i] & 0x03030303u, words[i] >> 2 & 0x03030303u,
-                     words[i] >> 4 & 0x03030303u, words[i] >> 6 & 0x03030303u);
-    }
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      *reinterpret_cast<uint4*>(codes + t % 4 * kPlane + (t + j * kTileThreads) / 4 * 16) =
-          next_codes[j];
-    }
+    next.store(weights, codes);
     __syncthreads();
     if (step + 1 < w.steps) {
-      next_weights = weight_from[2 * (step + 1)];
-#pragma unroll
-      for (int j = 0; j < 2; ++j) next_codes[j] = codes_from[j][4 * (step + 1)];
+      next.fetch_weights(step + 1);
+      next.fetch_codes(step + 1);
     }
-#pragma unroll
-    for (int k = 0; k < kPlanes; ++k) {
-      wmma::fragment<wmma::matrix_a, 16, 16, 16, signed char, wmma::row_major> a[2];
-      wmma::fragment<wmma::matrix_b, 16, 16, 16, signed char, wmma::col_major> b[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        wmma::load_matrix_sync(a[i], weights + k * kPlane + (warp_row + 16 * i) * 16, 16);
-        wmma::load_matrix_sync(b[i], codes + k * kPlane + (warp_token + 16 * i) * 16, 16);
-      }
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-#pragma unroll
-        for (int n = 0; n < 2; ++n) wmma::mma_sync(sums[m][n], a[m], b[n], sums[m][n]);
-      }
-    }
+    sums.add(weights + warp_row * 16, codes + warp_token * 16);
     // Every warp is done with this step's columns before they are overwritten.
     __syncthreads();
   }
 
   int* const all_sums = reinterpret_cast<int*>(memory);
-#pragma unroll
-  for (int m = 0; m < 2; ++m) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      wmma::store_matrix_sync(all_sums + (warp_token + 16 * n) * kSumPitch + warp_row + 16 * m,
-                              sums[m][n], kSumPitch, wmma::mem_col_major);
-    }
-  }
+  sums.store(all_sums + warp_token * kSumPitch + warp_row);
   __syncthreads();
   for (int i = t; i < kTile * kTile; i += kTileThreads) {
     const int row = first_row + i % kTile;
     const int token = first_token + i / kTile;
     if (row < w.rows && token < x.tokens) {
       y[static_cast<size_t>(token) * static_cast<size_t>(w.rows) + static_cast<size_t>(row)] =
-          finished(all_sums[i / kTile * kSumPitch + i % kTile], w, row, x, token);
+          scaled(all_sums[i / kTile * kSumPitch + i % kTile], w, row, x, token);
     }
   }
 }
 
 template <int kTokens>
-void multiply_few(const Matrix& w, const Quantised& x, float* y, cudaStream_t stream) {
+void multiply_skinny(const Matrix& w, const Quantised& x, float* y, cudaStream_t stream) {
+  const auto run = [&](auto kernel, int rows_of_warp) {
+    launch(kernel,
+           dim3(blocks_for(static_cast<size_t>(w.rows),
+                           static_cast<size_t>(rows_of_warp * kSkinnyWarps))),
+           dim3(kSkinnyWarps * 32), 0, stream, w, x, y);
+  };
   // Two rows a warp share the loads of the codes where there are warps enough.
   if (w.rows >= 2048) {
-    launch(few_kernel<2, kTokens>, dim3(blocks_for(static_cast<size_t>(w.rows), 2 * kFewWarps)),
-           dim3(kFewWarps * 32), 0, stream, w, x, y);
+    run(skinny_kernel<2, kTokens>, 2);
   } else {
-    launch(few_kernel<1, kTokens>, dim3(blocks_for(static_cast<size_t>(w.rows), kFewWarps)),
-           dim3(kFewWarps * 32), 0, stream, w, x, y);
+    run(skinny_kernel<1, kTokens>, 1);
   }
 }
 
@@ -304,11 +331,11 @@ void multiply(const TernaryMatrix& matrix, const Quantised& x, float* y, cudaStr
   const Matrix w{reinterpret_cast<const uint32_t*>(matrix.codes), matrix.scale,
                  matrix.n_scales != 1, matrix.rows, (matrix.cols + 63) / 64};
   if (x.tokens == 1) {
-    multiply_few<1>(w, x, y, stream);
+    multiply_skinny<1>(w, x, y, stream);
   } else if (x.tokens <= 8) {
-    multiply_few<8>(w, x, y, stream);
+    multiply_skinny<8>(w, x, y, stream);
   } else {
-    launch(many_kernel,
+    launch(gemm_kernel,
            dim3(blocks_for(static_cast<size_t>(w.rows), kTile),
                 blocks_for(static_cast<size_t>(x.tokens), kTile)),
            dim3(kTileThreads), 0, stream, w, x, y);
@@ -400,8 +427,8 @@ __global__ void __launch_bounds__(kThreads) add_kernel(const float4* y, float4* 
 
 // ---- The chains ---------------------------------------------------------------------------------
 
-Quantised quantise(const float* x, const float* gain, float eps, int rows, int cols,
-                   const UnfusedRows& between, cudaStream_t stream) {
+Quantised quantise_rows(const float* x, const float* gain, float eps, int rows, int cols,
+                        const UnfusedRows& between, cudaStream_t stream) {
   require(cols % 4 == 0, "the unfused chain takes rows of whole 16-byte words");
   const dim3 grid(static_cast<unsigned>(rows));
   const bool norm = gain != nullptr;
@@ -418,7 +445,8 @@ Quantised quantise(const float* x, const float* gain, float eps, int rows, int c
 
 void unfused_qkv(const QkvArgs& args, const UnfusedRows& between, cudaStream_t stream) {
   require(args.kv.type == KvType::kF16, "the unfused chain appends in half precision");
-  const Quantised x = quantise(args.x, args.gain, args.eps, args.rows, args.dim, between, stream);
+  const Quantised x =
+      quantise_rows(args.x, args.gain, args.eps, args.rows, args.dim, between, stream);
   multiply(args.q, x, args.q_out, stream);
   multiply(args.k, x, between.product, stream);
   multiply(args.v, x, between.other, stream);
@@ -436,7 +464,7 @@ void unfused_qkv(const QkvArgs& args, const UnfusedRows& between, cudaStream_t s
 void unfused_project(const ProjectArgs& args, const UnfusedRows& between, cudaStream_t stream) {
   require(args.w.rows % 4 == 0, "the unfused chain takes rows of whole 16-byte words");
   const Quantised y =
-      quantise(args.y, args.gain, args.eps, args.rows, args.w.cols, between, stream);
+      quantise_rows(args.y, args.gain, args.eps, args.rows, args.w.cols, between, stream);
   multiply(args.w, y, between.product, stream);
   const size_t fours = static_cast<size_t>(args.rows) * static_cast<size_t>(args.w.rows / 4);
   launch(add_kernel, dim3(blocks_for(fours, kThreads)), dim3(kThreads), 0, stream,
@@ -447,7 +475,7 @@ void unfused_project(const ProjectArgs& args, const UnfusedRows& between, cudaSt
 void unfused_ffn_up(const FfnUpArgs& args, const UnfusedRows& between, cudaStream_t stream) {
   require(args.gate.rows % 4 == 0, "the unfused chain takes rows of whole 16-byte words");
   const Quantised x =
-      quantise(args.x, args.gain, args.eps, args.rows, args.gate.cols, between, stream);
+      quantise_rows(args.x, args.gain, args.eps, args.rows, args.gate.cols, between, stream);
   multiply(args.gate, x, between.product, stream);
   multiply(args.up, x, between.other, stream);
   const size_t fours = static_cast<size_t>(args.rows) * static_cast<size_t>(args.gate.rows / 4);

@@ -1,0 +1,228 @@
+#include "apps/bench/ops/layer_ops.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "base/error.h"
+#include "engine/views.h"
+
+namespace edgellm::bench {
+namespace {
+
+size_t u(int n) { return static_cast<size_t>(n); }
+
+PassLimits limits_of(const OpOptions& options) {
+  PassLimits limits;
+  int positions = 0;
+  for (const int rows : options.rows) {
+    limits.rows = std::max(limits.rows, rows);
+    for (const int depth : options.depths) {
+      const PassShape pass{rows, depth};
+      positions = std::max(positions, pass.positions());
+      limits.sequences = std::max(limits.sequences, pass.sequences());
+    }
+  }
+  limits.context = (positions + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk;
+  return limits;
+}
+
+int32_t* allocate_ints(OpDevice& device, size_t n) {
+  return reinterpret_cast<int32_t*>(device.allocate(n * sizeof(int32_t)));
+}
+
+void upload(OpDevice& device, int32_t* to, const std::vector<int32_t>& values) {
+  device.upload(to, values.data(), values.size() * sizeof(int32_t));
+}
+
+}  // namespace
+
+LayerOps::LayerOps(const ModelConfig& config, const OpOptions& options, OpDevice& device)
+    : config_(config),
+      device_(device),
+      limits_(limits_of(options)),
+      operands_(device.prepare_layers(limits_)),
+      x_(device.random_floats(u(limits_.rows) * u(config.dim))),
+      q_(device.random_floats(u(limits_.rows) * u(config.q_dim()))),
+      attended_(device.random_floats(u(limits_.rows) * u(config.q_dim()))),
+      u_(device.random_floats(u(limits_.rows) * u(config.ffn))),
+      sequences_(allocate_ints(device, u(limits_.rows))),
+      positions_(allocate_ints(device, u(limits_.rows))),
+      block_table_(allocate_ints(device, u(limits_.sequences))),
+      fault_(allocate_ints(device, 1)) {
+  for (int l = 0; l < config.layers; ++l) {
+    caches_.push_back({device.random_halves(cache_values()), device.random_halves(cache_values())});
+  }
+  std::vector<int32_t> blocks(u(limits_.sequences));
+  std::iota(blocks.begin(), blocks.end(), 0);
+  upload(device, block_table_, blocks);
+  upload(device, fault_, {0});
+}
+
+void LayerOps::set_pass(const PassShape& pass) {
+  pass_ = pass;
+  std::vector<int32_t> sequences(u(pass.rows));
+  std::vector<int32_t> positions(u(pass.rows));
+  for (int r = 0; r < pass.rows; ++r) {
+    sequences[u(r)] = pass.is_decode() ? r : 0;
+    positions[u(r)] = pass.is_decode() ? pass.depth : pass.depth + r;
+  }
+  upload(device_, sequences_, sequences);
+  upload(device_, positions_, positions);
+}
+
+void LayerOps::fused(LayerOp op, int layer) const {
+  switch (op) {
+    case LayerOp::kQkv:
+      return device_.qkv(qkv_args(layer));
+    case LayerOp::kAttention:
+      return device_.attention(attention_args(layer));
+    case LayerOp::kAttnOut:
+      return device_.attn_out(attn_out_args(layer));
+    case LayerOp::kFfnUp:
+      return device_.ffn_up(ffn_up_args(layer));
+    case LayerOp::kFfnDown:
+      return device_.ffn_down(ffn_down_args(layer));
+  }
+}
+
+void LayerOps::unfused(LayerOp op, int layer) const {
+  switch (op) {
+    case LayerOp::kQkv:
+      return device_.unfused_qkv(qkv_args(layer));
+    case LayerOp::kAttention:
+      return fused(op, layer);
+    case LayerOp::kAttnOut:
+      return device_.unfused_project(attn_out_args(layer));
+    case LayerOp::kFfnUp:
+      return device_.unfused_ffn_up(ffn_up_args(layer));
+    case LayerOp::kFfnDown:
+      return device_.unfused_project(ffn_down_args(layer));
+  }
+}
+
+void LayerOps::compare(LayerOp op, int layer) const {
+  const std::vector<Output> outputs = outputs_of(op, layer);
+  const std::vector<std::byte> before = read(outputs);
+  fused(op, layer);
+  const std::vector<std::byte> by_fused = read(outputs);
+  write(outputs, before);
+  unfused(op, layer);
+  const std::vector<std::byte> by_unfused = read(outputs);
+  write(outputs, before);
+  int32_t fault = 0;
+  device_.download(&fault, fault_, sizeof fault);
+  require(fault == 0, "the operands lead to values that are not finite");
+  require(before != by_fused, "a fused op has written nothing");
+  if (by_fused == by_unfused) return;
+  const auto differs = std::mismatch(by_fused.begin(), by_fused.end(), by_unfused.begin());
+  throw Error(ExitCode::kVerification,
+              std::string(to_string(op)) + " of " + std::to_string(pass_.rows) +
+                  " rows: the fused op and the unfused chain differ from byte " +
+                  std::to_string(differs.first - by_fused.begin()) + " of " +
+                  std::to_string(by_fused.size()) + " on; run " + device_.facts().kernels_test +
+                  " to see which of them is wrong");
+}
+
+// ---- Args ---------------------------------------------------------------------------------------
+
+size_t LayerOps::cache_values() const {
+  return u(limits_.sequences) * u(limits_.context) * u(config_.kv_dim());
+}
+
+KvCache LayerOps::cache(int layer) const {
+  const Cache& cache = caches_[u(layer)];
+  return {cache.keys,      cache.values,     block_table_,     1,
+          limits_.context, config_.kv_heads, config_.head_dim, KvType::kF16};
+}
+
+QkvArgs LayerOps::qkv_args(int layer) const {
+  const LayerOperands& w = operands_.layers[u(layer)];
+  QkvArgs args;
+  args.x = x_;
+  args.gain = w.attn_norm;
+  args.eps = config_.norm_eps;
+  args.q = w.q;
+  args.k = w.k;
+  args.v = w.v;
+  args.rope_cos = operands_.rope_cos;
+  args.rope_sin = operands_.rope_sin;
+  args.places = places();
+  args.q_out = q_;
+  args.kv = cache(layer);
+  args.rows = pass_.rows;
+  args.dim = config_.dim;
+  args.heads = config_.heads;
+  args.layer = layer;
+  args.fault = fault_;
+  return args;
+}
+
+AttentionArgs LayerOps::attention_args(int layer) const {
+  return {q_,
+          cache(layer),
+          places(),
+          attended_,
+          pass_.rows,
+          config_.heads,
+          pass_.is_decode() ? pass_.rows : 0};
+}
+
+ProjectArgs LayerOps::attn_out_args(int layer) const {
+  const LayerOperands& w = operands_.layers[u(layer)];
+  return {attended_, w.attn_sub_norm, config_.norm_eps, w.o, x_, pass_.rows, layer, fault_};
+}
+
+FfnUpArgs LayerOps::ffn_up_args(int layer) const {
+  const LayerOperands& w = operands_.layers[u(layer)];
+  return {x_,    w.ffn_norm, config_.norm_eps, w.gate, w.up, view(config_.act), u_, pass_.rows,
+          layer, fault_};
+}
+
+ProjectArgs LayerOps::ffn_down_args(int layer) const {
+  const LayerOperands& w = operands_.layers[u(layer)];
+  return {u_, w.ffn_sub_norm, config_.norm_eps, w.down, x_, pass_.rows, layer, fault_};
+}
+
+// ---- Results ------------------------------------------------------------------------------------
+
+std::vector<LayerOps::Output> LayerOps::outputs_of(LayerOp op, int layer) const {
+  const size_t rows = u(pass_.rows);
+  switch (op) {
+    case LayerOp::kQkv: {
+      const Cache& cache = caches_[u(layer)];
+      const size_t cache_bytes = cache_values() * sizeof(uint16_t);
+      return {{q_, rows * u(config_.q_dim()) * sizeof(float)},
+              {cache.keys, cache_bytes},
+              {cache.values, cache_bytes}};
+    }
+    case LayerOp::kAttention:
+      return {{attended_, rows * u(config_.q_dim()) * sizeof(float)}};
+    case LayerOp::kFfnUp:
+      return {{u_, rows * u(config_.ffn) * sizeof(float)}};
+    case LayerOp::kAttnOut:
+    case LayerOp::kFfnDown:
+      break;
+  }
+  return {{x_, rows * u(config_.dim) * sizeof(float)}};
+}
+
+std::vector<std::byte> LayerOps::read(const std::vector<Output>& outputs) const {
+  std::vector<std::byte> all;
+  for (const Output& output : outputs) {
+    const size_t begin = all.size();
+    all.resize(begin + output.bytes);
+    device_.download(&all[begin], output.data, output.bytes);
+  }
+  return all;
+}
+
+void LayerOps::write(const std::vector<Output>& outputs, const std::vector<std::byte>& all) const {
+  const std::byte* from = all.data();
+  for (const Output& output : outputs) {
+    device_.upload(output.data, from, output.bytes);
+    from += output.bytes;
+  }
+}
+
+}  // namespace edgellm::bench
