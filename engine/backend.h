@@ -64,16 +64,16 @@ struct Outputs {
 // Bytes that a backend took, for `info` and `--verbose`.
 struct MemoryPlan {
   uint64_t weights = 0;
-  uint64_t head_copy = 0;  // int8, for greedy steps; on the CPU 0 until it is built
+  uint64_t certified_head = 0;  // for greedy steps; on the CPU 0 until it is built
   uint64_t kv_cache = 0;
   uint64_t workspace = 0;
 
-  uint64_t total() const { return weights + head_copy + kv_cache + workspace; }
+  uint64_t total() const { return weights + certified_head + kv_cache + workspace; }
 };
 
-// How often the certified head (kernels/ops.h, GreedyHeadArgs) was used, and how many rows of the
-// vocabulary it computed from the original. A step that a GPU began before the run ended counts,
-// too.
+// How often the certified head (kernels/ops.h, CertifiedHeadArgs) was used, and how many rows of
+// the vocabulary it computed from the original. A step that a GPU began before the run ended
+// counts, too.
 struct HeadStats {
   int64_t steps = 0;  // arg-maxes that it found
   int64_t rescored = 0;

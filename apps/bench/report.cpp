@@ -27,8 +27,8 @@ TokenBytes bytes_per_token(const TestResult& result, const Backend& backend, KvT
   TokenBytes bytes;
   const bool certified = result.head.steps > 0;
   // A step reads the weights once for all of its sequences.
-  bytes.weights = static_cast<double>(
-                      weight_bytes_per_token(model, certified ? backend.memory().head_copy : 0)) /
+  bytes.weights = static_cast<double>(weight_bytes_per_token(
+                      model, certified ? backend.memory().certified_head : 0)) /
                   spec.batch;
   if (certified) {
     const double element_bytes = model.weights().head.dtype == DType::kF32 ? 4 : 2;
@@ -122,7 +122,7 @@ void put_device_work(Json& json, const TestResult& result, const RunSetting& set
 Json memory_json(const Backend& backend) {
   const MemoryPlan memory = backend.memory();
   return {{"weights", memory.weights},
-          {"head_copy", memory.head_copy},
+          {"head_copy", memory.certified_head},
           {"kv_cache", memory.kv_cache},
           {"workspace", memory.workspace},
           {"total", memory.total()}};

@@ -198,7 +198,7 @@ void print_verbose(const Report& report) {
   const Percentiles gaps = percentiles(result.inter_token_ns);
   const MemoryPlan memory = report.backend->memory();
   const HeadStats head = report.backend->head_stats();
-  const uint64_t token_bytes = weight_bytes_per_token(*report.model, memory.head_copy);
+  const uint64_t token_bytes = weight_bytes_per_token(*report.model, memory.certified_head);
   line("time to first token:", go_duration(result.ttft_ns));
   if (report.timed_tokens() > 0) {
     line("inter-token p50:", go_duration(gaps.p50));
@@ -216,10 +216,11 @@ void print_verbose(const Report& report) {
                  fixed(static_cast<double>(head.rescored) / static_cast<double>(head.steps), 1) +
                  ", most " + std::to_string(head.most_rescored) + " of " +
                  std::to_string(report.model->config().vocab));
-  line("memory:", human_bytes(memory.weights) + " weights, " +
-                      (memory.head_copy > 0 ? human_bytes(memory.head_copy) + " int8 head, " : "") +
-                      human_bytes(memory.kv_cache) + " KV cache, " + human_bytes(memory.workspace) +
-                      " workspace");
+  line("memory:",
+       human_bytes(memory.weights) + " weights, " +
+           (memory.certified_head > 0 ? human_bytes(memory.certified_head) + " int8 head, " : "") +
+           human_bytes(memory.kv_cache) + " KV cache, " + human_bytes(memory.workspace) +
+           " workspace");
   const StepLaunches step = report.backend->step_launches(1);
   if (step.launches > 0) {
     line("launches:",

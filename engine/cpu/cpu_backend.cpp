@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "engine/backend.h"
-#include "engine/cpu/head_copy.h"
+#include "engine/cpu/certified_head.h"
 #include "engine/pass.h"
 #include "engine/rope_table.h"
 #include "engine/views.h"
@@ -56,7 +56,7 @@ class CpuBackend final : public Backend {
         kv_memory_(2 * static_cast<size_t>(config_.layers) * cache_.layer_bytes),
         rope_(model.weights().inv_freq),
         pool_(options.threads > 0 ? options.threads : cpu::usable_cores(), cpu::primitives()),
-        head_copy_(view(model.weights().head), !options.full_head) {
+        certified_head_(view(model.weights().head), !options.full_head) {
     require(options.sequences >= 1 && options.max_rows >= 1,
             "a backend needs a row and a sequence");
     const size_t rows = static_cast<size_t>(options.max_rows);
@@ -119,7 +119,7 @@ class CpuBackend final : public Backend {
   MemoryPlan memory() const override {
     MemoryPlan plan;
     plan.weights = model_.file_bytes();
-    plan.head_copy = head_copy_.bytes();
+    plan.certified_head = certified_head_.bytes();
     plan.kv_cache = kv_memory_.bytes();
     plan.workspace = pool_.scratch_bytes() + rope_.bytes() +
                      (x_.capacity() + q_.capacity() + attention_.capacity() + u_.capacity() +
@@ -186,7 +186,7 @@ class CpuBackend final : public Backend {
       if (greedy) {
         logits_.resize(rows * vocab);
         head.logits = logits_.data();
-        run_greedy_head(head);
+        run_certified_head(head);
       } else {
         head.logits = outputs.logits.data() + (begin - argmax_only) * vocab;
         cpu::head(head, pool_);
@@ -195,14 +195,14 @@ class CpuBackend final : public Backend {
     }
   }
 
-  void run_greedy_head(const HeadArgs& head) {
-    const CompressedHead* copy = head_copy_.next_step(head.rows, pool_);
-    if (copy == nullptr) {
+  void run_certified_head(const HeadArgs& head) {
+    const CertifiedHead* certified = certified_head_.next_step(head.rows, pool_);
+    if (certified == nullptr) {
       cpu::head(head, pool_);
       return;
     }
     rescored_.resize(static_cast<size_t>(head.rows));
-    cpu::greedy_head({head, *copy, rescored_.data()}, pool_);
+    cpu::certified_head({head, *certified, rescored_.data()}, pool_);
     head_stats_.add(rescored_);
   }
 
@@ -218,7 +218,7 @@ class CpuBackend final : public Backend {
   LazyMemory kv_memory_;  // per layer: keys, then values
   RopeTable rope_;
   cpu::Pool pool_;
-  HeadCopy head_copy_;
+  LazyCertifiedHead certified_head_;
   HeadStats head_stats_;
   std::vector<int32_t> rescored_;  // [output rows] of a greedy step
   std::vector<float> x_;           // [max_rows, dim] residual stream

@@ -319,11 +319,11 @@ class CpuOps {
     const int element_bytes = w.type == DenseType::kF32 ? 4 : 2;
     const size_t vocab = u(config_.vocab);
     std::vector<int8_t> codes;
-    std::vector<CompressedRow> bounds;
-    if (config_.dim <= kMaxCompressedCols) {
-      codes.resize(vocab * CompressedHead::pitch_of(config_.dim));
+    std::vector<CertifiedRow> bounds;
+    if (config_.dim <= kMaxCertifiedCols) {
+      codes.resize(vocab * CertifiedHead::pitch_of(config_.dim));
       bounds.resize(vocab);
-      cpu::compress_head(w, codes.data(), bounds.data(), pool_);
+      cpu::build_certified_head(w, codes.data(), bounds.data(), pool_);
     }
     for (const int rows : options_.rows) {
       if (rows > kMaxDecodeRows) continue;
@@ -354,10 +354,10 @@ class CpuOps {
       if (codes.empty()) continue;
       const std::vector<int32_t> by_full = argmax;
       std::vector<int32_t> rescored(u(rows));
-      const CompressedHead copy{codes.data(), bounds.data(), config_.vocab, config_.dim};
+      const CertifiedHead copy{codes.data(), bounds.data(), config_.vocab, config_.dim};
       OpResult certified{"head certified", {rows, 0}, 1, {}, {}, false};
       certified.fused.time_us = time_us(1, [&](int) {
-        cpu::greedy_head({args, copy, rescored.data()}, pool_);
+        cpu::certified_head({args, copy, rescored.data()}, pool_);
       });
       if (argmax != by_full) {
         throw Error(ExitCode::kVerification,

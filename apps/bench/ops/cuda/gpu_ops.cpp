@@ -450,16 +450,16 @@ void GpuOps::run_head() const {
   cuda::Workspace workspace;
   workspace.best = memory.zeros<unsigned long long>(kRows);
   workspace.head_done = memory.zeros<int32_t>(1);
-  workspace.steps = memory.take<int16_t>(kRows * CompressedHead::pitch_of(config.dim));
+  workspace.steps = memory.take<int16_t>(kRows * CertifiedHead::pitch_of(config.dim));
   workspace.hidden = memory.take<HiddenBound>(kRows);
   workspace.lower = memory.zeros<uint32_t>(kRows);
   workspace.rescored = memory.zeros<int32_t>(kRows);
-  const bool certifies = config.dim <= kMaxCompressedCols;
+  const bool certifies = config.dim <= kMaxCertifiedCols;
   int8_t* const codes =
-      certifies ? memory.take<int8_t>(vocab * CompressedHead::pitch_of(config.dim)) : nullptr;
-  CompressedRow* const bounds = certifies ? memory.take<CompressedRow>(vocab) : nullptr;
-  if (certifies) cuda::compress_head(args.w, codes, bounds, stream_);
-  const CompressedHead copy{codes, bounds, config.vocab, config.dim};
+      certifies ? memory.take<int8_t>(vocab * CertifiedHead::pitch_of(config.dim)) : nullptr;
+  CertifiedRow* const bounds = certifies ? memory.take<CertifiedRow>(vocab) : nullptr;
+  if (certifies) cuda::build_certified_head(args.w, codes, bounds, stream_);
+  const CertifiedHead copy{codes, bounds, config.vocab, config.dim};
   int32_t* const rescored = memory.zeros<int32_t>(kRows);
 
   for (const int rows : options_.rows) {
@@ -477,7 +477,7 @@ void GpuOps::run_head() const {
     if (!certifies) continue;
     const std::vector<int32_t> by_full = read(args.argmax, rows);
     OpResult certified = time_head("head certified", [&] {
-      cuda::greedy_head({args, copy, rescored}, workspace, stream_);
+      cuda::certified_head({args, copy, rescored}, workspace, stream_);
     });
     if (read(args.argmax, rows) != by_full) {
       throw Error(ExitCode::kVerification,
