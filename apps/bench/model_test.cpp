@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/prefill.h"
 
 namespace edgellm::bench {
 namespace {
@@ -66,27 +67,15 @@ int32_t TestRunner::id_at(int sequence, int position) const {
 
 // Returns the id that comes after the prompt.
 int32_t TestRunner::prefill(int sequence, int tokens) {
-  const int chunk = backend_.max_rows();
   std::vector<int32_t> ids;
-  std::vector<int32_t> positions;
+  for (int position = 0; position < tokens; ++position) ids.push_back(id_at(sequence, position));
   int32_t next = 0;
-  for (int begin = 0; begin < tokens; begin += chunk) {
+  Outputs outputs;
+  outputs.argmax = {&next, 1};
+  Prefill prefill(backend_, sequence, /*first=*/0, ids);
+  while (!prefill.is_done()) {
     poll_();
-    const int rows = std::min(chunk, tokens - begin);
-    ids.clear();
-    positions.clear();
-    for (int i = 0; i < rows; ++i) {
-      ids.push_back(id_at(sequence, begin + i));
-      positions.push_back(begin + i);
-    }
-    const std::vector<int32_t> sequences(static_cast<size_t>(rows), sequence);
-    const int32_t row = rows - 1;
-    Outputs outputs;
-    if (begin + rows == tokens) {
-      outputs.rows = {&row, 1};
-      outputs.argmax = {&next, 1};
-    }
-    backend_.forward({ids, sequences, positions}, outputs);
+    prefill.run_pass_for_last_id(outputs);
   }
   return next;
 }

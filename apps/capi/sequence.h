@@ -40,9 +40,10 @@ class LoadedModel {
   int take_slot();
   void give_slot_back(int slot);
 
-  // Runs `ids` of a sequence from position `first` on. `outputs` are of the last id; its `rows` are
-  // set here. `n_run` counts the ids whose pass is done, also where a later one throws.
-  void run(int slot, std::span<const int32_t> ids, size_t first, Outputs outputs, size_t& n_run);
+  // Runs those of a sequence's `ids` that come after the first `n_cached`, one at least. `outputs`
+  // are of the last id; its `rows` are set here. `n_cached` counts the ids whose pass is done, also
+  // where a later one throws.
+  void run(int slot, std::span<const int32_t> ids, size_t& n_cached, const Outputs& outputs);
 
  private:
   ModelFile file_;
