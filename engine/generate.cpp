@@ -88,8 +88,7 @@ class Generation {
       outputs.banned = banned_;
     }
     Prefill prefill(backend_, kSequence, position_,
-                    request_.prompt_ids.subspan(static_cast<size_t>(position_)),
-                    request_.prefill_chunk);
+                    request_.prompt_ids.subspan(static_cast<size_t>(position_)));
     while (!prefill.is_done() && !interrupted()) prefill.run_pass_for_last_id(outputs);
     position_ += static_cast<int>(prefill.n_fed());
     result_.prompt_eval_ns = now_ns() - start_;

@@ -30,7 +30,6 @@ struct GenerateRequest {
   int max_tokens = -1;  // -1: until the context is full
   std::span<const int32_t> stop_ids;
   bool ignore_stop_ids = false;  // never choose a stop id
-  int prefill_chunk = 0;         // rows a pass; 0: as many as the backend takes
   SamplingOptions sampling;      // greedy unless set
   // Called with the log-probabilities of each id, just before on_token: its own and those of the
   // `top_logprobs` most probable ids. Changes no id, but takes the logits of every step. May be

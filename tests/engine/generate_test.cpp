@@ -21,12 +21,17 @@ struct Fixture {
   std::vector<int32_t> prompt;
 
   Fixture() : model(make()) {
+    use_chunk(16);
+    prompt = prompt_of(20, model.config().vocab);
+  }
+
+  // A fresh backend that prefills in passes of `rows` rows.
+  void use_chunk(int rows) {
     EngineOptions options;
     options.context = 100;
     options.threads = 2;
-    options.max_rows = 16;
+    options.max_rows = rows;
     backend = make_cpu_backend(model, options);
-    prompt = prompt_of(20, model.config().vocab);
   }
 
   GenerateResult run(GenerateRequest request) {
@@ -124,7 +129,7 @@ TEST_CASE("generate goes on from what the cache holds as if it had fed all of it
   }
   // Interrupted between two chunks of the prompt.
   GenerateRequest request;
-  request.prefill_chunk = 8;
+  f.use_chunk(8);
   int polls = 0;
   request.interrupted = [&] { return ++polls > 1; };
   CHECK(f.run(request).n_cached == 8);
@@ -148,7 +153,7 @@ TEST_CASE("generate chooses the arg-max of the logits at every step, for any pre
     REQUIRE(result.token_ids[i] == std::max_element(row, row + vocab) - row);
   }
   for (int chunk : {1, 3, 7, 20, 1000}) {
-    request.prefill_chunk = chunk;
+    f.use_chunk(chunk);
     REQUIRE(f.run(request).token_ids == result.token_ids);
   }
 }
@@ -205,7 +210,7 @@ TEST_CASE("the caller can end a run, by text or by interruption") {
 
   // Interrupted during prefill: 20 ids in chunks of 4, stopped after two.
   request = {};
-  request.prefill_chunk = 4;
+  f.use_chunk(4);
   calls = 0;
   request.interrupted = [&] { return ++calls > 2; };
   result = f.run(request);
@@ -213,7 +218,7 @@ TEST_CASE("the caller can end a run, by text or by interruption") {
   REQUIRE(result.token_ids.empty());
 
   calls = 0;
-  request.prefill_chunk = 0;
+  f.use_chunk(16);
   request.interrupted = [&] { return ++calls > 5; };
   result = f.run(request);
   REQUIRE(result.finish_reason == FinishReason::kInterrupted);
@@ -268,7 +273,7 @@ TEST_CASE("a seed gives the same ids again, for any threads and prefill chunks; 
   const std::vector<int32_t> ids = f.run(request).token_ids;
   CHECK(f.run(request).token_ids == ids);
   for (int chunk : {1, 7}) {
-    request.prefill_chunk = chunk;
+    f.use_chunk(chunk);
     CHECK(f.run(request).token_ids == ids);
   }
   EngineOptions options;
