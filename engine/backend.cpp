@@ -12,7 +12,7 @@ namespace edgellm {
 void Backend::decode(int sequence, int32_t id, int position, int n_max,
                      std::span<const int32_t> banned,
                      const std::function<bool(int32_t id)>& on_token) {
-  const int n_steps = std::min(n_max, context() - position);
+  const int n_steps = std::min(n_max, info().context - position);
   bool goes_on = true;
   decode_rows({{&id, 1}, {&sequence, 1}, {&position, 1}}, n_steps, banned,
               [&](std::span<const int32_t> chosen) {

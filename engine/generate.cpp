@@ -24,11 +24,11 @@ void check_prompt(const Backend& backend, const GenerateRequest& request) {
   require(
       request.n_cached >= 0 && static_cast<size_t>(request.n_cached) < request.prompt_ids.size(),
       "generate: the cache holds less than the prompt");
-  if (request.prompt_ids.size() >= static_cast<size_t>(backend.context())) {
+  if (request.prompt_ids.size() >= static_cast<size_t>(backend.info().context)) {
     throw Error(ExitCode::kPromptDoesNotFit,
                 "the prompt has " + std::to_string(request.prompt_ids.size()) +
                     " tokens and the answer needs room for one more, but the context holds " +
-                    std::to_string(backend.context()) +
+                    std::to_string(backend.info().context) +
                     "; shorten the prompt or give a larger context (-c, at most " +
                     std::to_string(backend.model().config().max_context) + " for this model)");
   }
@@ -116,7 +116,7 @@ class Generation {
   void decode_greedily() {
     if (!accept(next_)) return;
     // accept() says when to end; the bound keeps the backend from running ahead of it.
-    int n_max = backend_.context() - position_ - 1;
+    int n_max = backend_.info().context - position_ - 1;
     if (request_.max_tokens >= 0) n_max = std::min(n_max, request_.max_tokens - 1);
     backend_.decode(kSequence, next_, position_, n_max, banned_, [this](int32_t id) {
       ++position_;
@@ -148,7 +148,7 @@ class Generation {
     result_.token_ids.push_back(id);
     const bool wants_more = !request_.on_token || request_.on_token(id);
     const EndRules rules{request_.stop_ids, request_.ignore_stop_ids, request_.max_tokens,
-                         backend_.context()};
+                         backend_.info().context};
     std::optional<FinishReason> reason =
         reason_to_end(rules, id, result_.token_ids.size(), position_, wants_more);
     if (!reason && interrupted()) reason = FinishReason::kInterrupted;

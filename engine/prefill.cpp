@@ -8,7 +8,8 @@ namespace edgellm {
 Prefill::Prefill(Backend& backend, int sequence, int first, std::span<const int32_t> ids,
                  int max_rows)
     : backend_(backend), first_(first), ids_(ids) {
-  const int most = max_rows > 0 ? std::min(max_rows, backend.max_rows()) : backend.max_rows();
+  const int most =
+      max_rows > 0 ? std::min(max_rows, backend.info().max_rows) : backend.info().max_rows;
   const size_t longest = std::min(static_cast<size_t>(most), ids.size());
   sequences_.resize(longest, sequence);
   positions_.resize(longest);

@@ -30,12 +30,13 @@ struct Scheduler::Sequence {
 };
 
 Scheduler::Scheduler(Backend& backend, const SchedulerOptions& options)
-    : backend_(backend), options_(options), pool_(backend.kv_blocks()) {
-  require(backend.kv_blocks() > 0, "a scheduler needs a paged KV cache");
+    : backend_(backend), options_(options), pool_(backend.info().kv_blocks) {
+  require(backend.info().kv_blocks > 0, "a scheduler needs a paged KV cache");
   // One of the sequences at least is not decoding while a prompt waits for its rows.
-  require(backend.max_rows() >= backend.sequences(), "a pass has no room for every sequence");
+  require(backend.info().max_rows >= backend.info().sequences,
+          "a pass has no room for every sequence");
   require(options.prefill_rows >= 0, "a number of rows is not negative");
-  for (int slot = backend.sequences() - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  for (int slot = backend.info().sequences - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
 Scheduler::~Scheduler() = default;
@@ -81,7 +82,7 @@ bool Scheduler::admit_first() {
     view.sampling = first.sampling;
     check_request(backend_, view);
     // The last id is not fed, and none is for a place behind the context.
-    n_positions = backend_.context() - 1;
+    n_positions = backend_.info().context - 1;
     const int prompt = static_cast<int>(first.prompt_ids.size());
     if (first.max_tokens >= 0 && first.max_tokens <= n_positions - prompt) {
       n_positions = prompt + std::max(first.max_tokens, 1) - 1;
@@ -200,7 +201,7 @@ bool Scheduler::decode_run(const std::vector<Sequence*>& among) {
 
 // Passes until the sequence ends, if nothing ends it before: places that it has not used, too.
 int Scheduler::steps_to_end(const Sequence& sequence) const {
-  const int places = backend_.context() - 1 - sequence.position;
+  const int places = backend_.info().context - 1 - sequence.position;
   if (sequence.request.max_tokens < 0) return places;
   return std::min(places,
                   sequence.request.max_tokens - static_cast<int>(sequence.result.token_ids.size()));
@@ -224,7 +225,7 @@ void Scheduler::gather(const std::vector<Sequence*>& among) {
   for (Sequence* sequence : among) {
     if (sequence->decodes()) add_rows(*sequence, {&sequence->next, 1});
   }
-  int room = backend_.max_rows() - static_cast<int>(ids_.size());
+  int room = backend_.info().max_rows - static_cast<int>(ids_.size());
   if (!ids_.empty() && options_.prefill_rows > 0) room = std::min(room, options_.prefill_rows);
   for (Sequence* sequence : among) {
     if (room == 0) break;
@@ -349,7 +350,7 @@ void Scheduler::take_id(Sequence& sequence, int32_t id) {
   const SequenceRequest& request = sequence.request;
   const bool wants_more = !request.on_token || request.on_token(id);
   const EndRules rules{request.stop_ids, request.ignore_stop_ids, request.max_tokens,
-                       backend_.context()};
+                       backend_.info().context};
   const std::optional<FinishReason> reason =
       reason_to_end(rules, id, result.token_ids.size(), sequence.position, wants_more);
   if (reason) end(sequence, std::nullopt, *reason);

@@ -48,10 +48,11 @@ std::vector<double> TestResult::tokens_per_second() const {
 TestRunner::TestRunner(Backend& backend, Measured<std::shared_ptr<NvmlDevice>> sensors,
                        std::function<void()> poll)
     : backend_(backend), sensors_(std::move(sensors)), poll_(std::move(poll)) {
-  if (backend_.kv_blocks() == 0) return;
-  std::vector<int32_t> blocks(static_cast<size_t>(backend_.kv_blocks() / backend_.sequences()));
+  if (backend_.info().kv_blocks == 0) return;
+  std::vector<int32_t> blocks(
+      static_cast<size_t>(backend_.info().kv_blocks / backend_.info().sequences));
   std::iota(blocks.begin(), blocks.end(), 0);
-  for (int sequence = 0; sequence < backend_.sequences(); ++sequence) {
+  for (int sequence = 0; sequence < backend_.info().sequences; ++sequence) {
     backend_.set_blocks(sequence, blocks);
     for (int32_t& block : blocks) block += static_cast<int32_t>(blocks.size());
   }
@@ -146,7 +147,7 @@ GpuObservation TestRunner::observe(const TestSpec& spec) {
 
 void TestRunner::warm_up() {
   TestSpec spec;
-  spec.tokens = std::min(kWarmUpTokens, backend_.context());
+  spec.tokens = std::min(kWarmUpTokens, backend_.info().context);
   std::vector<int64_t> ignored;
   fill(spec, &ignored);
   run_once(spec, nullptr);
@@ -154,7 +155,7 @@ void TestRunner::warm_up() {
 
 TestResult TestRunner::run(const TestSpec& spec, int repeats, const std::function<void()>& on_run) {
   require(spec.tokens >= 1 && spec.depth >= 0 && spec.batch >= 1 && repeats >= 1 &&
-              spec.positions() <= backend_.context(),
+              spec.positions() <= backend_.info().context,
           "a test has tokens and fits the context");
   TestResult result;
   result.spec = spec;

@@ -177,12 +177,12 @@ Json model_json(const ModelFile& model, const std::string& name) {
 Json run_json(const Backend& backend, const RunSetting& setting) {
   return {{"model", model_json(backend.model(), setting.model_name)},
           {"backend", setting.on_gpu ? "CUDA" : "CPU"},
-          {"device", backend.device_name()},
+          {"device", backend.info().device},
           {"gpu", gpu_json(setting.gpu, setting.sensors)},
           {"threads", setting.threads},
           {"kv_type", setting.kv_type == KvType::kF32 ? "f32" : "f16"},
           {"prefill_chunk", setting.prefill_chunk},
-          {"context", backend.context()},
+          {"context", backend.info().context},
           {"load_ns", setting.load_ns},
           {"read_bandwidth", to_json(setting.bandwidth)}};
 }

@@ -17,8 +17,6 @@ LoadedModel::LoadedModel(const std::string& path, const EngineFlags& flags, int 
   if (!flags.no_verify) file_.verify_contents();
   backend_ = make_backend(file_, flags, device, options, note, /*progress=*/{});
   slot_is_taken_.resize(static_cast<size_t>(max_sequences));
-  context_ = backend_->context();
-  device_ = backend_->device_name();
 }
 
 const Tokenizer& LoadedModel::tokenizer() const {

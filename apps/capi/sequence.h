@@ -32,8 +32,8 @@ class LoadedModel {
   std::vector<int32_t> encode(std::string_view text, bool as_prompt) const;
   bool is_stop_id(int32_t id) const;
   int vocab() const { return file_.config().vocab; }
-  int context() const { return context_; }
-  const std::string& device() const { return device_; }
+  int context() const { return backend_->info().context; }
+  const std::string& device() const { return backend_->info().device; }
   const std::string& note() const { return note_; }
 
   // One of the places for a sequence; throws Error (kUsage) where all are taken.
@@ -52,8 +52,6 @@ class LoadedModel {
   std::mutex mutex_;  // of the two below
   std::unique_ptr<Backend> backend_;
   std::vector<bool> slot_is_taken_;
-  int context_ = 0;
-  std::string device_;
 };
 
 class Sequence {

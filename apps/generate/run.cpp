@@ -228,8 +228,8 @@ void print_verbose(const Report& report) {
              (step.graph_nodes > 0 ? ", a graph of " + std::to_string(step.graph_nodes) + " nodes"
                                    : std::string()));
   }
-  line("context:", std::to_string(report.backend->context()) + " tokens");
-  line("device:", report.backend->device_name());
+  line("context:", std::to_string(report.backend->info().context) + " tokens");
+  line("device:", report.backend->info().device);
   std::fputs(out.c_str(), stderr);
 }
 
@@ -266,10 +266,10 @@ nlohmann::ordered_json to_json(const Report& report, const nlohmann::ordered_jso
         {"eval_tps", report.eval_tps()},
         {"ttft_ns", result.ttft_ns},
         {"itl_ns", {{"p50", gaps.p50}, {"p90", gaps.p90}, {"p99", gaps.p99}, {"max", gaps.max}}}}},
-      {"device", report.backend->device_name()},
+      {"device", report.backend->info().device},
       {"threads", report.options->threads},
       {"kv_type", report.options->kv_type == KvType::kF32 ? "f32" : "f16"},
-      {"context", report.backend->context()},
+      {"context", report.backend->info().context},
       {"sampling", edgellm::to_json(*report.sampling)},
       {"output_hash", output_hash(result.token_ids)}};
 }

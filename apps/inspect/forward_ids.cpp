@@ -23,9 +23,9 @@ int rows_per_pass(const Backend& backend, const ForwardWants& wants) {
     row_bytes +=
         sizeof(float) * static_cast<size_t>(config.layers + 1) * static_cast<size_t>(config.dim);
   }
-  if (row_bytes == 0) return backend.max_rows();
-  return static_cast<int>(
-      std::clamp<size_t>(kResultBytes / row_bytes, 1, static_cast<size_t>(backend.max_rows())));
+  if (row_bytes == 0) return backend.info().max_rows;
+  return static_cast<int>(std::clamp<size_t>(kResultBytes / row_bytes, 1,
+                                             static_cast<size_t>(backend.info().max_rows)));
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ int rows_per_pass(const Backend& backend, const ForwardWants& wants) {
 void forward_ids(Backend& backend, std::span<const int32_t> ids, const ForwardWants& wants,
                  const std::function<void(const ForwardPass&)>& on_pass) {
   const ModelConfig& config = backend.model().config();
-  require(ids.size() <= static_cast<size_t>(backend.context()),
+  require(ids.size() <= static_cast<size_t>(backend.info().context),
           "forward_ids: more ids than the context");
   std::vector<int32_t> wanted_rows;
   std::vector<float> logits;

@@ -78,20 +78,16 @@ class InFlight {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(const ModelFile& model, const EngineOptions& options, const Progress& progress)
-      : model_(model),
+      : Backend(model, info_of(model, options, claim_gpu(model, options), /*is_gpu=*/true)),
         config_(model.config()),
         options_(options),
-        context_(context_of(model, options)),
-        cache_(config_, options, context_),
+        cache_(config_, options, info().context),
         table_(cache_, options),
-        name_(claim_gpu(model, options)),
         memory_(plan_cuda_memory(model, options).total()),
         device_(model, options, memory_.data()),
         host_(mailbox_bytes(options) +
               (result_count(options) + input_count(static_cast<size_t>(config_.vocab))) *
                   sizeof(int32_t)) {
-    require(options.sequences >= 1 && options.max_rows >= 1,
-            "a backend needs a row and a sequence");
     device_.upload(model, options, stream_, progress);
     mailbox_ = reinterpret_cast<uint64_t*>(host_.data());
     results_ = reinterpret_cast<int32_t*>(host_.data() + mailbox_bytes(options));
@@ -104,7 +100,7 @@ class CudaBackend final : public Backend {
   }
 
   void forward(const Batch& batch, const Outputs& outputs) override {
-    check_pass(batch, outputs, config_, options_, context_, table_);
+    check_pass(batch, outputs, config_, info(), table_);
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
     if (is_decode_step(batch, outputs)) {
@@ -138,7 +134,7 @@ class CudaBackend final : public Backend {
       return;
     }
     if (n_max <= 0) return;
-    check_pass(first, outputs, config_, options_, context_, table_);
+    check_pass(first, outputs, config_, info(), table_);
     // A sequence has the blocks of all positions up to its last one.
     for (size_t row = 0; row < first.ids.size(); ++row) {
       require(table_.has_place(first.sequences[row], first.positions[row] + n_max - 1),
@@ -165,7 +161,6 @@ class CudaBackend final : public Backend {
     wait();
   }
 
-  std::string device_name() const override { return name_; }
   MemoryPlan memory() const override { return device_.plan; }
   HeadStats head_stats() const override {
     HeadStats stats = head_stats_;
@@ -191,11 +186,6 @@ class CudaBackend final : public Backend {
     return step.graph ? StepLaunches{1, step.kernels} : StepLaunches{step.kernels, 0};
   }
   HostWork host_work() const override { return host_work_; }
-  int context() const override { return context_; }
-  int sequences() const override { return options_.sequences; }
-  int kv_blocks() const override { return options_.kv_blocks; }
-  int max_rows() const override { return options_.max_rows; }
-  const ModelFile& model() const override { return model_; }
 
  private:
   static size_t mailbox_bytes(const EngineOptions& options) {
@@ -343,7 +333,7 @@ class CudaBackend final : public Backend {
 
   // The ids that a step has chosen.
   void await(uint32_t step, std::span<int32_t> ids) {
-    throw_on_fault(fault_of(step), model_);
+    throw_on_fault(fault_of(step), model());
     for (size_t row = 0; row < ids.size(); ++row) ids[row] = poll(step, row);
     host_work_.to_host_bytes += ids.size() * sizeof(uint64_t);
   }
@@ -477,17 +467,14 @@ class CudaBackend final : public Backend {
                "reading results");
     host_work_.to_host_bytes += result_count(options_) * sizeof(int32_t);
     wait();
-    throw_on_fault(results_[0], model_);
+    throw_on_fault(results_[0], model());
   }
 
-  const ModelFile& model_;
   const ModelConfig& config_;
   const EngineOptions options_;
-  const int context_;
   const CacheLayout cache_;
   BlockTable table_;
   bool table_sent_ = false;  // the device has it as it is here
-  const std::string name_;
   Stream stream_;
   DeviceMemory memory_;
   DeviceModel device_;

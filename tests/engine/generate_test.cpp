@@ -61,24 +61,18 @@ ExitCode code_of(const std::function<void()>& act) {
 // Counts the rows that another backend is fed.
 class CountingBackend : public Backend {
  public:
-  explicit CountingBackend(Backend& inner) : inner_(inner) {}
+  explicit CountingBackend(Backend& inner) : Backend(inner.model(), inner.info()), inner_(inner) {}
   int rows = 0;
 
   void forward(const Batch& batch, const Outputs& outputs) override {
     rows += static_cast<int>(batch.ids.size());
     inner_.forward(batch, outputs);
   }
-  std::string device_name() const override { return inner_.device_name(); }
   MemoryPlan memory() const override { return inner_.memory(); }
   HeadStats head_stats() const override { return inner_.head_stats(); }
   void set_blocks(int sequence, std::span<const int32_t> blocks) override {
     inner_.set_blocks(sequence, blocks);
   }
-  int context() const override { return inner_.context(); }
-  int sequences() const override { return inner_.sequences(); }
-  int kv_blocks() const override { return inner_.kv_blocks(); }
-  int max_rows() const override { return inner_.max_rows(); }
-  const ModelFile& model() const override { return inner_.model(); }
 
  private:
   Backend& inner_;

@@ -22,7 +22,8 @@ class RecordingBackend : public Backend {
     size_t n_argmax;
   };
 
-  RecordingBackend(const ModelFile& model, int max_rows) : model_(model), max_rows_(max_rows) {}
+  RecordingBackend(const ModelFile& model, int max_rows)
+      : Backend(model, {.device = "none", .context = 100, .sequences = 4, .max_rows = max_rows}) {}
 
   std::vector<Pass> passes;
   size_t fails_at = 1000;  // number of the pass that throws
@@ -36,18 +37,8 @@ class RecordingBackend : public Backend {
                       copy(outputs.rows), outputs.argmax.size()});
   }
   void set_blocks(int, std::span<const int32_t>) override {}
-  std::string device_name() const override { return ""; }
   MemoryPlan memory() const override { return {}; }
   HeadStats head_stats() const override { return {}; }
-  int context() const override { return 100; }
-  int sequences() const override { return 4; }
-  int kv_blocks() const override { return 0; }
-  int max_rows() const override { return max_rows_; }
-  const ModelFile& model() const override { return model_; }
-
- private:
-  const ModelFile& model_;
-  int max_rows_;
 };
 
 struct Fixture {

@@ -402,8 +402,8 @@ TEST_CASE("requests are admitted in their order, and callbacks may submit more")
 
 // Runs of decode_rows() against passes of each sequence by itself.
 void check_decode_rows(Backend& backend, int vocab) {
-  const int n = backend.sequences();
-  const int blocks_each = backend.kv_blocks() / n;
+  const int n = backend.info().sequences;
+  const int blocks_each = backend.info().kv_blocks / n;
   std::vector<int32_t> sequences, next, positions;
   for (int sequence = 0; sequence < n; ++sequence) {
     std::vector<int32_t> blocks;
