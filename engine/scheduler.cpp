@@ -102,8 +102,7 @@ bool Scheduler::admit_first() {
     return true;
   }
   if (free_slots_.empty()) return false;
-  std::optional<BlockPool::Lease> lease =
-      pool_.take(first.prompt_ids, n_positions, options_.share_prefixes);
+  std::optional<BlockPool::Lease> lease = pool_.allocate(first.prompt_ids, n_positions);
   if (!lease) return false;
 
   auto sequence = std::make_unique<Sequence>();
@@ -362,7 +361,7 @@ void Scheduler::end(Sequence& sequence, std::optional<SequenceResult::Failure> f
   sequence.result.failure = std::move(failure);
   sequence.result.finish_reason = reason;
   backend_.set_blocks(sequence.slot, {});
-  pool_.give_back(sequence.lease);
+  pool_.free(sequence.lease);
   free_slots_.push_back(sequence.slot);
   finish(sequence.request, std::move(sequence.result), sequence.submitted_at);
 }

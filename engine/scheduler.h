@@ -65,7 +65,6 @@ struct SchedulerOptions {
   // Rows of prompts that a pass with decoding sequences takes at most: bounds the gap between their
   // ids. 0: what max_rows() leaves.
   int prefill_rows = 0;
-  bool share_prefixes = true;
   // How long a run of passes goes on at most before step() returns. 0: always one pass.
   int64_t run_ns = 20'000'000;
 };
