@@ -12,7 +12,7 @@ namespace edgellm {
 void Backend::decode(int sequence, int32_t id, int position, int n_max,
                      std::span<const int32_t> banned,
                      const std::function<bool(int32_t id)>& on_token) {
-  const int n_steps = std::min(n_max, context() - position);
+  const int n_steps = std::min(n_max, info().context - position);
   bool goes_on = true;
   decode_rows({{&id, 1}, {&sequence, 1}, {&position, 1}}, n_steps, banned,
               [&](std::span<const int32_t> chosen) {
@@ -70,13 +70,13 @@ std::string cuda_memory_problem(const ModelFile& model, const EngineOptions& opt
   const bool paged = options.kv_blocks > 0;
   const std::string needs =
       "the model needs " + mib(plan.total()) + " MiB on the GPU (" + mib(plan.weights) +
-      " weights, " + (plan.head_copy > 0 ? mib(plan.head_copy) + " int8 head, " : "") +
+      " weights, " + (plan.certified_head > 0 ? mib(plan.certified_head) + " int8 head, " : "") +
       mib(plan.kv_cache) + " KV cache " +
       (paged ? "of " + std::to_string(options.kv_blocks) + " blocks"
              : "for a context of " + std::to_string(context_of(model, options))) +
       ", " + mib(plan.workspace) + " workspace), but " + std::to_string(free_bytes >> 20) +
       " MiB are free; " +
-      (plan.head_copy > 0 && plan.total() - plan.head_copy <= free_bytes
+      (plan.certified_head > 0 && plan.total() - plan.certified_head <= free_bytes
            ? "it would fit with --full-head, or "
            : "");
   if (paged) {

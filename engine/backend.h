@@ -11,7 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "base/error.h"
 #include "base/progress.h"
@@ -39,6 +39,16 @@ struct EngineOptions {
   bool low_memory = false;  // give weight pages back after use (the golden run of a conversion)
 };
 
+// What a backend is; nothing of it changes after construction.
+struct BackendInfo {
+  std::string device;  // "cpu (AMD EPYC, avx512, 2 threads)" or "cuda:0 (NVIDIA H200)"
+  bool is_gpu = false;
+  int context = 0;    // positions that a sequence can hold
+  int sequences = 0;  // that can be live at the same time
+  int kv_blocks = 0;  // of kKvBlockPositions in the pool; 0 where sequences do not share one
+  int max_rows = 0;   // of one pass at most
+};
+
 // Rows of one pass; the three arrays have one entry per row.
 struct Batch {
   std::span<const int32_t> ids;        // token of each row
@@ -64,16 +74,16 @@ struct Outputs {
 // Bytes that a backend took, for `info` and `--verbose`.
 struct MemoryPlan {
   uint64_t weights = 0;
-  uint64_t head_copy = 0;  // int8, for greedy steps; on the CPU 0 until it is built
+  uint64_t certified_head = 0;  // for greedy steps; on the CPU 0 until it is built
   uint64_t kv_cache = 0;
   uint64_t workspace = 0;
 
-  uint64_t total() const { return weights + head_copy + kv_cache + workspace; }
+  uint64_t total() const { return weights + certified_head + kv_cache + workspace; }
 };
 
-// How often the certified head (kernels/ops.h, GreedyHeadArgs) was used, and how many rows of the
-// vocabulary it computed from the original. A step that a GPU began before the run ended counts,
-// too.
+// How often the certified head (kernels/ops.h, CertifiedHeadArgs) was used, and how many rows of
+// the vocabulary it computed from the original. A step that a GPU began before the run ended
+// counts, too.
 struct HeadStats {
   int64_t steps = 0;  // arg-maxes that it found
   int64_t rescored = 0;
@@ -111,7 +121,12 @@ class NotFiniteError : public Error {
 
 class Backend {
  public:
+  // `model` must outlive the backend.
+  Backend(const ModelFile& model, BackendInfo info) : model_(model), info_(std::move(info)) {}
   virtual ~Backend() = default;
+
+  const ModelFile& model() const { return model_; }
+  const BackendInfo& info() const { return info_; }
 
   // Of a paged cache: positions 0 .. of `sequence` lie in these blocks of the pool, in this order,
   // from the next pass on. Replaces what the sequence had; its contents stay in the pool.
@@ -137,7 +152,6 @@ class Backend {
   virtual void decode_rows(const Batch& first, int n_max, std::span<const int32_t> banned,
                            const std::function<bool(std::span<const int32_t> ids)>& on_ids);
 
-  virtual std::string device_name() const = 0;  // "cpu (AMD EPYC, avx512, 2 threads)"
   virtual MemoryPlan memory() const = 0;
   virtual StepLaunches step_launches(size_t rows) const {
     static_cast<void>(rows);
@@ -145,11 +159,10 @@ class Backend {
   }
   virtual HostWork host_work() const { return {}; }
   virtual HeadStats head_stats() const = 0;
-  virtual int context() const = 0;    // positions per sequence
-  virtual int sequences() const = 0;  // that can be live at the same time
-  virtual int kv_blocks() const = 0;  // of the pool; 0 where sequences do not share one
-  virtual int max_rows() const = 0;   // rows of one pass at most
-  virtual const ModelFile& model() const = 0;
+
+ private:
+  const ModelFile& model_;
+  const BackendInfo info_;
 };
 
 // `model` must outlive the backend.

@@ -10,112 +10,132 @@ BlockPool::BlockPool(int n_blocks) : blocks_(static_cast<size_t>(n_blocks)) {
   for (int32_t block = n_blocks - 1; block >= 0; --block) free_.push_back(block);
 }
 
+// ---- The index ------------------------------------------------------------------------------
+
 BlockPool::Ids BlockPool::ids_of(std::span<const int32_t> prompt_ids, int index) {
   return prompt_ids.subspan(static_cast<size_t>(index) * kKvBlockPositions)
       .first<kKvBlockPositions>();
 }
 
-// FNV-1a over words. A collision costs a comparison, never a wrong block; 32 bits let a test meet
-// some.
-uint32_t BlockPool::hash_of(int32_t before, Ids ids) {
+// FNV-1a over words. A collision costs a comparison, never a wrong block. The hash has 32 bits so
+// that a test can meet collisions.
+uint32_t BlockPool::hash_of(int32_t parent, Ids ids) {
   uint64_t hash = 0xcbf29ce484222325ull;
   const auto add = [&](int32_t word) {
     hash = (hash ^ static_cast<uint32_t>(word)) * 0x100000001b3ull;
   };
-  add(before);
+  add(parent);
   for (const int32_t id : ids) add(id);
   return static_cast<uint32_t>(hash >> 32);
 }
 
-int32_t BlockPool::find(int32_t before, Ids ids) const {
-  const auto [begin, end] = index_.equal_range(hash_of(before, ids));
+int32_t BlockPool::find(int32_t parent, Ids ids) const {
+  const auto [begin, end] = index_.equal_range(hash_of(parent, ids));
   for (auto entry = begin; entry != end; ++entry) {
     const Block& block = blocks_[static_cast<size_t>(entry->second)];
-    if (block.before == before && std::ranges::equal(block.ids, ids)) return entry->second;
+    if (block.parent == parent && std::ranges::equal(block.ids, ids)) return entry->second;
   }
   return kNone;
 }
 
-void BlockPool::forget(int32_t block) {
-  const auto [begin, end] = index_.equal_range(hash_of(at(block).before, at(block).ids));
-  const auto entry =
-      std::find_if(begin, end, [block](const auto& known) { return known.second == block; });
-  require(entry != end, "a known block is not in the index");
-  index_.erase(entry);
-  at(block).known = false;
-}
-
-int32_t BlockPool::take_unused() {
-  if (!free_.empty()) {
-    const int32_t block = free_.back();
-    free_.pop_back();
-    return block;
+// The blocks that hold the beginning of a prompt, without its last id: a sequence computes one id
+// at least, whose row gives the first token.
+std::vector<int32_t> BlockPool::find_prefix(std::span<const int32_t> prompt_ids) const {
+  const int whole = (static_cast<int>(prompt_ids.size()) - 1) / kKvBlockPositions;
+  std::vector<int32_t> blocks;
+  for (int i = 0; i < whole; ++i) {
+    const int32_t block = find(i == 0 ? kNone : blocks.back(), ids_of(prompt_ids, i));
+    if (block == kNone) break;
+    blocks.push_back(block);
   }
-  const int32_t block = unused_.front();
-  unused_.pop_front();
-  forget(block);
-  return block;
+  return blocks;
 }
 
-std::optional<BlockPool::Lease> BlockPool::take(std::span<const int32_t> prompt_ids,
-                                                int n_positions, bool share) {
+void BlockPool::add_to_index(int32_t block, int32_t parent, Ids ids) {
+  at(block).indexed = true;
+  at(block).parent = parent;
+  std::ranges::copy(ids, at(block).ids.begin());
+  index_.emplace(hash_of(parent, ids), block);
+}
+
+void BlockPool::remove_from_index(int32_t block) {
+  const auto [begin, end] = index_.equal_range(hash_of(at(block).parent, at(block).ids));
+  const auto entry =
+      std::find_if(begin, end, [block](const auto& indexed) { return indexed.second == block; });
+  require(entry != end, "an indexed block is not in the index");
+  index_.erase(entry);
+  at(block).indexed = false;
+}
+
+// ---- Blocks of a sequence -------------------------------------------------------------------
+
+std::optional<BlockPool::Lease> BlockPool::allocate(std::span<const int32_t> prompt_ids,
+                                                    int n_positions) {
   const int n_blocks = blocks_for(n_positions);
   const int prompt = static_cast<int>(prompt_ids.size());
   require(prompt >= 1 && prompt <= n_positions, "a lease holds its prompt");
 
   Lease lease;
-  int n_revived = 0;
-  // One id at least is computed: its row gives the first token.
-  for (int i = 0; share && i < (prompt - 1) / kKvBlockPositions; ++i) {
-    const int32_t block = find(i == 0 ? kNone : lease.blocks.back(), ids_of(prompt_ids, i));
-    if (block == kNone) break;
-    if (at(block).holders == 0) ++n_revived;
-    lease.blocks.push_back(block);
-  }
-  lease.n_found = lease.n_known = static_cast<int>(lease.blocks.size());
-  const int n_new = n_blocks - lease.n_found;
-  if (n_new > total() - used() - n_revived) return std::nullopt;
+  lease.blocks = find_prefix(prompt_ids);
+  lease.n_shared = lease.n_indexed = static_cast<int>(lease.blocks.size());
+  // Shared blocks that no lease holds are no longer there to be evicted.
+  const auto n_reused = static_cast<int>(std::ranges::count_if(
+      lease.blocks, [this](int32_t block) { return at(block).ref_count == 0; }));
+  if (n_blocks - lease.n_shared > total() - used() - n_reused) return std::nullopt;
 
   lease.id = ++last_id_;
   for (const int32_t block : lease.blocks) {
-    if (at(block).holders++ == 0) unused_.erase(at(block).unused);
+    if (at(block).ref_count++ == 0) lru_.erase(at(block).in_lru);
   }
-  for (int i = lease.n_found; i < n_blocks; ++i) {
-    const int32_t block = take_unused();
+  for (int i = lease.n_shared; i < n_blocks; ++i) {
+    const int32_t block = allocate_block();
     Block& b = at(block);
-    b.holders = 1;
+    b.ref_count = 1;
     b.computed = false;
     b.writer = 0;
-    const bool can_be_known = share && i == lease.n_known && i < prompt / kKvBlockPositions;
-    const int32_t before = i == 0 ? kNone : lease.blocks.back();
-    // Known already: a prompt that ends with this block, and computes its last id again.
-    if (can_be_known && find(before, ids_of(prompt_ids, i)) == kNone) {
-      b.known = true;
+    // Later leases find a block by its parents, so the indexed blocks of a lease have no hole.
+    const bool can_be_indexed = i == lease.n_indexed && i < prompt / kKvBlockPositions;
+    const int32_t parent = i == 0 ? kNone : lease.blocks.back();
+    // The index has such a block already where the prompt ends with it: the last id of the prompt
+    // is computed again.
+    if (can_be_indexed && find(parent, ids_of(prompt_ids, i)) == kNone) {
+      add_to_index(block, parent, ids_of(prompt_ids, i));
       b.writer = lease.id;
-      b.before = before;
-      std::ranges::copy(ids_of(prompt_ids, i), b.ids.begin());
-      index_.emplace(hash_of(before, b.ids), block);
-      ++lease.n_known;
+      ++lease.n_indexed;
     }
     lease.blocks.push_back(block);
   }
   return lease;
 }
 
+int32_t BlockPool::allocate_block() {
+  if (free_.empty()) return evict();
+  const int32_t block = free_.back();
+  free_.pop_back();
+  return block;
+}
+
+int32_t BlockPool::evict() {
+  const int32_t block = lru_.front();
+  lru_.pop_front();
+  remove_from_index(block);
+  return block;
+}
+
 std::optional<int> BlockPool::ready_positions(const Lease& lease) {
   int ready = 0;
   const auto block = [&](int i) -> Block& { return at(lease.blocks[static_cast<size_t>(i)]); };
-  while (ready < lease.n_found && block(ready).computed) ++ready;
-  if (ready < lease.n_found && block(ready).writer != 0 && block(ready).writer != lease.id) {
+  while (ready < lease.n_shared && block(ready).computed) ++ready;
+  if (ready < lease.n_shared && block(ready).writer != 0 && block(ready).writer != lease.id) {
     return std::nullopt;
   }
-  for (int i = ready; i < lease.n_found; ++i) block(i).writer = lease.id;
+  for (int i = ready; i < lease.n_shared; ++i) block(i).writer = lease.id;
   return ready * kKvBlockPositions;
 }
 
 void BlockPool::set_computed(const Lease& lease, int n_positions) {
-  // From the last one down to the first that was there: a pass adds few.
-  for (int i = std::min(lease.n_known, n_positions / kKvBlockPositions) - 1; i >= 0; --i) {
+  // From the last block down to the first that was computed before: a pass adds few.
+  for (int i = std::min(lease.n_indexed, n_positions / kKvBlockPositions) - 1; i >= 0; --i) {
     Block& block = at(lease.blocks[static_cast<size_t>(i)]);
     if (block.computed) break;
     block.computed = true;
@@ -123,16 +143,16 @@ void BlockPool::set_computed(const Lease& lease, int n_positions) {
   }
 }
 
-void BlockPool::give_back(const Lease& lease) {
+void BlockPool::free(const Lease& lease) {
   for (size_t i = lease.blocks.size(); i-- > 0;) {
     const int32_t block = lease.blocks[i];
     Block& b = at(block);
     if (b.writer == lease.id) b.writer = 0;
-    if (--b.holders > 0) continue;
-    if (b.known && b.computed) {
-      b.unused = unused_.insert(unused_.end(), block);
+    if (--b.ref_count > 0) continue;
+    if (b.indexed && b.computed) {
+      b.in_lru = lru_.insert(lru_.end(), block);
     } else {
-      if (b.known) forget(block);
+      if (b.indexed) remove_from_index(block);
       free_.push_back(block);
     }
   }

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/prefill.h"
 
 namespace edgellm {
 namespace {
@@ -23,11 +24,11 @@ void check_prompt(const Backend& backend, const GenerateRequest& request) {
   require(
       request.n_cached >= 0 && static_cast<size_t>(request.n_cached) < request.prompt_ids.size(),
       "generate: the cache holds less than the prompt");
-  if (request.prompt_ids.size() >= static_cast<size_t>(backend.context())) {
+  if (request.prompt_ids.size() >= static_cast<size_t>(backend.info().context)) {
     throw Error(ExitCode::kPromptDoesNotFit,
                 "the prompt has " + std::to_string(request.prompt_ids.size()) +
                     " tokens and the answer needs room for one more, but the context holds " +
-                    std::to_string(backend.context()) +
+                    std::to_string(backend.info().context) +
                     "; shorten the prompt or give a larger context (-c, at most " +
                     std::to_string(backend.model().config().max_context) + " for this model)");
   }
@@ -42,6 +43,131 @@ void check_choice(const GenerateRequest& request, int vocab) {
                                       std::to_string(vocab));
   }
 }
+
+// One run of generate(), of at least one token.
+class Generation {
+ public:
+  Generation(Backend& backend, const GenerateRequest& request)
+      : backend_(backend),
+        request_(request),
+        needs_logits_(!request.sampling.is_argmax() || request.on_logprobs),
+        start_(now_ns()),
+        position_(request.n_cached) {
+    if (request.ignore_stop_ids) banned_ = request.stop_ids;
+    if (needs_logits_) {
+      logits_.resize(static_cast<size_t>(backend.model().config().vocab));
+      seen_.assign(request.prompt_ids.begin(), request.prompt_ids.end());
+    }
+  }
+
+  GenerateResult run() {
+    if (prefill()) {
+      if (needs_logits_) {
+        decode_by_logits();
+      } else {
+        decode_greedily();
+      }
+      result_.eval_ns = last_token_at_ - start_ - result_.ttft_ns;
+    }
+    result_.n_cached = position_;
+    return std::move(result_);
+  }
+
+ private:
+  static constexpr int32_t kSequence = 0;
+
+  bool interrupted() const { return request_.interrupted && request_.interrupted(); }
+
+  // Feeds the prompt and chooses the first id. False where the run was interrupted before.
+  bool prefill() {
+    Outputs outputs;
+    if (needs_logits_) {
+      outputs.logits = logits_;
+    } else {
+      outputs.argmax = {&next_, 1};
+      outputs.banned = banned_;
+    }
+    Prefill prefill(backend_, kSequence, position_,
+                    request_.prompt_ids.subspan(static_cast<size_t>(position_)));
+    while (!prefill.is_done() && !interrupted()) prefill.run_pass_for_last_id(outputs);
+    position_ += static_cast<int>(prefill.n_fed());
+    result_.prompt_eval_ns = now_ns() - start_;
+    if (!prefill.is_done()) {
+      result_.finish_reason = FinishReason::kInterrupted;
+      return false;
+    }
+    if (needs_logits_) next_ = choose();
+    return true;
+  }
+
+  // Where the arg-max is not enough, each step brings its logits to the host.
+  void decode_by_logits() {
+    const int32_t row = 0;
+    Outputs outputs;
+    outputs.rows = {&row, 1};
+    outputs.logits = logits_;
+    while (accept(next_)) {
+      backend_.forward({{&next_, 1}, {&kSequence, 1}, {&position_, 1}}, outputs);
+      ++position_;
+      next_ = choose();
+    }
+  }
+
+  void decode_greedily() {
+    if (!accept(next_)) return;
+    // accept() says when to end; the bound keeps the backend from running ahead of it.
+    int n_max = backend_.info().context - position_ - 1;
+    if (request_.max_tokens >= 0) n_max = std::min(n_max, request_.max_tokens - 1);
+    backend_.decode(kSequence, next_, position_, n_max, banned_, [this](int32_t id) {
+      ++position_;
+      return accept(id);
+    });
+  }
+
+  // The id for `position_`, by the logits of the row before it.
+  int32_t choose() {
+    const int32_t id =
+        choose_id(logits_, seen_, banned_, request_.sampling, static_cast<uint64_t>(position_));
+    if (id >= 0 && request_.on_logprobs) {
+      request_.on_logprobs(log_probabilities(logits_, id, request_.top_logprobs));
+    }
+    seen_.push_back(id);
+    return id;
+  }
+
+  // Takes the id that was chosen for `position_`; returns whether the run continues.
+  bool accept(int32_t id) {
+    if (id < 0) throw every_id_is_banned();
+    const int64_t token_at = now_ns();
+    if (result_.token_ids.empty()) {
+      result_.ttft_ns = token_at - start_;
+    } else {
+      result_.inter_token_ns.push_back(token_at - last_token_at_);
+    }
+    last_token_at_ = token_at;
+    result_.token_ids.push_back(id);
+    const bool wants_more = !request_.on_token || request_.on_token(id);
+    const EndRules rules{request_.stop_ids, request_.ignore_stop_ids, request_.max_tokens,
+                         backend_.info().context};
+    std::optional<FinishReason> reason =
+        reason_to_end(rules, id, result_.token_ids.size(), position_, wants_more);
+    if (!reason && interrupted()) reason = FinishReason::kInterrupted;
+    if (reason) result_.finish_reason = *reason;
+    return !reason;
+  }
+
+  Backend& backend_;
+  const GenerateRequest& request_;
+  const bool needs_logits_;
+  const int64_t start_;
+  std::span<const int32_t> banned_;
+  std::vector<float> logits_;  // [vocab], where they are needed
+  std::vector<int32_t> seen_;  // prompt and answer, where logits are needed
+  int position_;               // of next_; the cache holds the positions before it
+  int32_t next_ = -1;          // the id that was chosen last
+  int64_t last_token_at_ = 0;
+  GenerateResult result_;
+};
 
 }  // namespace
 
@@ -87,114 +213,12 @@ Error every_id_is_banned() {
 
 GenerateResult generate(Backend& backend, const GenerateRequest& request) {
   check_request(backend, request);
-  GenerateResult result;
-  result.n_cached = request.n_cached;
-  if (request.max_tokens == 0) return result;
-  const int64_t start = now_ns();
-  const auto interrupted = [&] { return request.interrupted && request.interrupted(); };
-  const std::span<const int32_t> banned =
-      request.ignore_stop_ids ? request.stop_ids : std::span<const int32_t>();
-  int position = request.n_cached;
-  int32_t next = -1;
-
-  // Where the arg-max is not enough, each step brings its logits to the host.
-  const bool on_host = !request.sampling.is_argmax() || request.on_logprobs;
-  std::vector<float> logits;
-  std::vector<int32_t> seen;
-  if (on_host) {
-    logits.resize(static_cast<size_t>(backend.model().config().vocab));
-    seen.assign(request.prompt_ids.begin(), request.prompt_ids.end());
+  if (request.max_tokens == 0) {
+    GenerateResult nothing;
+    nothing.n_cached = request.n_cached;
+    return nothing;
   }
-  // The id for place `at`, by the logits of the row before it.
-  const auto choose = [&](int at) {
-    const int32_t id = choose_id(logits, seen, banned, request.sampling, static_cast<uint64_t>(at));
-    if (id >= 0 && request.on_logprobs) {
-      request.on_logprobs(log_probabilities(logits, id, request.top_logprobs));
-    }
-    seen.push_back(id);
-    return id;
-  };
-
-  // Prefill. Only the last row of the last chunk is asked for its arg-max or logits.
-  const int prompt = static_cast<int>(request.prompt_ids.size());
-  const int chunk = request.prefill_chunk > 0 ? std::min(request.prefill_chunk, backend.max_rows())
-                                              : backend.max_rows();
-  std::vector<int32_t> positions(static_cast<size_t>(chunk));
-  const std::vector<int32_t> sequences(static_cast<size_t>(chunk), 0);
-  while (position < prompt) {
-    if (interrupted()) {
-      result.finish_reason = FinishReason::kInterrupted;
-      result.prompt_eval_ns = now_ns() - start;
-      result.n_cached = position;
-      return result;
-    }
-    const int rows = std::min(chunk, prompt - position);
-    for (int i = 0; i < rows; ++i) positions[static_cast<size_t>(i)] = position + i;
-    const Batch batch{
-        request.prompt_ids.subspan(static_cast<size_t>(position), static_cast<size_t>(rows)),
-        std::span(sequences).first(static_cast<size_t>(rows)),
-        std::span(positions).first(static_cast<size_t>(rows))};
-    const int32_t row = rows - 1;
-    Outputs outputs;
-    if (position + rows == prompt) {
-      outputs.rows = {&row, 1};
-      if (on_host) {
-        outputs.logits = logits;
-      } else {
-        outputs.argmax = {&next, 1};
-        outputs.banned = banned;
-      }
-    }
-    backend.forward(batch, outputs);
-    position += rows;
-  }
-  result.prompt_eval_ns = now_ns() - start;
-  if (on_host) next = choose(position);
-
-  const EndRules rules{request.stop_ids, request.ignore_stop_ids, request.max_tokens,
-                       backend.context()};
-  int64_t last_token_at = 0;
-  // Takes a chosen id and says whether to go on. `position` is the id's place: it and the tokens
-  // before it fill position + 1.
-  const auto accept = [&](int32_t id) {
-    if (id < 0) throw every_id_is_banned();
-    const int64_t token_at = now_ns();
-    if (result.token_ids.empty()) {
-      result.ttft_ns = token_at - start;
-    } else {
-      result.inter_token_ns.push_back(token_at - last_token_at);
-    }
-    last_token_at = token_at;
-    result.token_ids.push_back(id);
-    const bool wants_more = !request.on_token || request.on_token(id);
-    std::optional<FinishReason> reason =
-        reason_to_end(rules, id, result.token_ids.size(), position, wants_more);
-    if (!reason && interrupted()) reason = FinishReason::kInterrupted;
-    if (reason) result.finish_reason = *reason;
-    return !reason;
-  };
-  if (on_host) {
-    const int32_t row = 0;
-    while (accept(next)) {
-      Outputs outputs;
-      outputs.rows = {&row, 1};
-      outputs.logits = logits;
-      backend.forward({{&next, 1}, std::span(sequences).first(1), {&position, 1}}, outputs);
-      ++position;
-      next = choose(position);
-    }
-  } else if (accept(next)) {
-    // accept() says when to end; the bound keeps the backend from running ahead of it.
-    int n_max = backend.context() - position - 1;
-    if (request.max_tokens >= 0) n_max = std::min(n_max, request.max_tokens - 1);
-    backend.decode(/*sequence=*/0, next, position, n_max, banned, [&](int32_t id) {
-      ++position;
-      return accept(id);
-    });
-  }
-  result.eval_ns = last_token_at - start - result.ttft_ns;
-  result.n_cached = position;
-  return result;
+  return Generation(backend, request).run();
 }
 
 }  // namespace edgellm

@@ -26,15 +26,14 @@ const char* to_string(FinishReason reason);  // "stop", "length", "stop_string",
 
 struct GenerateRequest {
   std::span<const int32_t> prompt_ids;  // at least one id, all within the vocabulary
-  int n_cached = 0;     // so many ids, but not the last, are in the cache from a run before this
+  int n_cached = 0;     // the first ids, which the cache holds from an earlier run; never all
   int max_tokens = -1;  // -1: until the context is full
   std::span<const int32_t> stop_ids;
   bool ignore_stop_ids = false;  // never choose a stop id
-  int prefill_chunk = 0;         // rows a pass; 0: as many as the backend takes
   SamplingOptions sampling;      // greedy unless set
   // Called with the log-probabilities of each id, just before on_token: its own and those of the
-  // `top_logprobs` most probable ids. Changes no id, but takes the logits of every step. May be
-  // empty.
+  // `top_logprobs` most probable ids. It changes no id, but each step then copies its logits to the
+  // host. May be empty.
   std::function<void(const TokenLogprobs&)> on_logprobs;
   int top_logprobs = 0;  // at most the vocabulary
   // Called with each id as it comes; false ends the run with kStopString. May be empty.
@@ -46,13 +45,13 @@ struct GenerateRequest {
 struct GenerateResult {
   std::vector<int32_t> token_ids;
   FinishReason finish_reason = FinishReason::kLength;
-  // Ids that the cache now holds, of the prompt and then of token_ids; the last of these was never
-  // fed. A run whose prompt begins with them may begin behind them (n_cached).
+  // How many ids the cache holds now, of the prompt and then of token_ids, whose last id was never
+  // fed. A later run whose prompt begins with them can resume there (GenerateRequest::n_cached).
   int n_cached = 0;
-  int64_t prompt_eval_ns = 0;           // prefill, the first token included
+  int64_t prompt_eval_ns = 0;           // prefill, with the first token
   int64_t eval_ns = 0;                  // all tokens after the first
   int64_t ttft_ns = 0;                  // from the call to the first token handed over
-  std::vector<int64_t> inter_token_ns;  // gaps between tokens, token_ids.size() - 1 of them
+  std::vector<int64_t> inter_token_ns;  // inter-token latencies, token_ids.size() - 1 of them
 };
 
 // Throws Error: kPromptDoesNotFit when the prompt and one token exceed the context, kUsage for an
@@ -60,24 +59,26 @@ struct GenerateResult {
 // out of range.
 void check_request(const Backend& backend, const GenerateRequest& request);
 
-// What check_request() throws, and kUsage where every id is a stop id and must be ignored.
+// Throws what check_request() throws, and Error (kUsage) where every id is a stop id and must be
+// ignored.
 GenerateResult generate(Backend& backend, const GenerateRequest& request);
 
 // ---- What every run of a sequence shares ------------------------------------------------------
 
-// What ends a run whatever is generated.
+// When a run ends.
 struct EndRules {
   std::span<const int32_t> stop_ids;
   bool ignore_stop_ids = false;
   int max_tokens = -1;
   int context = 0;
 };
-// The reason to end after `id`, the n_tokens-th generated one, which is for `position` of the
-// sequence. `wants_more`: what on_token said.
+// The reason to end after `id`, which is generated token number `n_tokens` and belongs to
+// `position` of the sequence. `wants_more` is what on_token returned. Empty where the run
+// continues.
 std::optional<FinishReason> reason_to_end(const EndRules& rules, int32_t id, size_t n_tokens,
                                           int position, bool wants_more);
 
-// For a choice of -1.
+// The error for a choice of -1.
 Error every_id_is_banned();
 
 }  // namespace edgellm

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 
@@ -9,6 +10,17 @@ namespace edgellm {
 
 int context_of(const ModelFile& model, const EngineOptions& options) {
   return options.context > 0 ? options.context : model.config().max_context;
+}
+
+BackendInfo info_of(const ModelFile& model, const EngineOptions& options, std::string device,
+                    bool is_gpu) {
+  require(options.sequences >= 1 && options.max_rows >= 1, "a backend needs a row and a sequence");
+  return {.device = std::move(device),
+          .is_gpu = is_gpu,
+          .context = context_of(model, options),
+          .sequences = options.sequences,
+          .kv_blocks = options.kv_blocks,
+          .max_rows = options.max_rows};
 }
 
 CacheLayout::CacheLayout(const ModelConfig& config, const EngineOptions& options, int context) {
@@ -61,18 +73,18 @@ bool BlockTable::has_place(int sequence, int position) const {
 }
 
 void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& config,
-                const EngineOptions& options, int context, const BlockTable& table) {
+                const BackendInfo& info, const BlockTable& table) {
   const size_t rows = batch.ids.size();
-  require(rows >= 1 && rows <= static_cast<size_t>(options.max_rows),
+  require(rows >= 1 && rows <= static_cast<size_t>(info.max_rows),
           "a pass has between one and max_rows rows");
   require(batch.positions.size() == rows && batch.sequences.size() == rows,
           "a batch's arrays have one entry a row");
   for (size_t i = 0; i < rows; ++i) {
     require(batch.ids[i] >= 0 && batch.ids[i] < config.vocab,
             "a token id is outside the vocabulary");
-    require(batch.positions[i] >= 0 && batch.positions[i] < context,
+    require(batch.positions[i] >= 0 && batch.positions[i] < info.context,
             "a position is outside the context");
-    require(batch.sequences[i] >= 0 && batch.sequences[i] < options.sequences,
+    require(batch.sequences[i] >= 0 && batch.sequences[i] < info.sequences,
             "a sequence slot is outside the cache");
     require(table.has_place(batch.sequences[i], batch.positions[i]),
             "a position lies in a block that its sequence was not given");

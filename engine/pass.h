@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/backend.h"
@@ -12,6 +13,10 @@ namespace edgellm {
 
 // Positions a sequence can hold: the option, or the model's maximum.
 int context_of(const ModelFile& model, const EngineOptions& options);
+
+// Of a backend with these options.
+BackendInfo info_of(const ModelFile& model, const EngineOptions& options, std::string device,
+                    bool is_gpu);
 
 // Where the KV cache of a backend lies: a pool of blocks that sequences are given
 // (EngineOptions::kv_blocks), or one big block for each sequence.
@@ -48,9 +53,9 @@ class BlockTable {
   std::vector<int32_t> entries_;  // [table_rows, blocks_per_sequence]
 };
 
-// Throws ContractViolation where ids, places or the sizes of the outputs are wrong.
+// Throws ContractViolation where ids, positions or the sizes of the outputs are wrong.
 void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& config,
-                const EngineOptions& options, int context, const BlockTable& table);
+                const BackendInfo& info, const BlockTable& table);
 
 // Of the output rows those that give an arg-max and no logits: the first ones.
 size_t argmax_only_rows(const Outputs& outputs, const ModelConfig& config);

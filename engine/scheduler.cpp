@@ -14,7 +14,7 @@ struct Scheduler::Sequence {
   int slot;
   int64_t submitted_at;
   int64_t admitted_at;
-  bool has_begun = false;  // position is where its prompt begins to be computed, or later
+  bool has_begun = false;  // position is behind the ids that it shares; until then it is 0
   bool has_ended = false;
   int position = 0;           // ids in the cache
   int32_t next = -1;          // the id for `position`, once the prompt is computed
@@ -30,12 +30,13 @@ struct Scheduler::Sequence {
 };
 
 Scheduler::Scheduler(Backend& backend, const SchedulerOptions& options)
-    : backend_(backend), options_(options), pool_(backend.kv_blocks()) {
-  require(backend.kv_blocks() > 0, "a scheduler needs a paged KV cache");
+    : backend_(backend), options_(options), pool_(backend.info().kv_blocks) {
+  require(backend.info().kv_blocks > 0, "a scheduler needs a paged KV cache");
   // One of the sequences at least is not decoding while a prompt waits for its rows.
-  require(backend.max_rows() >= backend.sequences(), "a pass has no room for every sequence");
+  require(backend.info().max_rows >= backend.info().sequences,
+          "a pass has no room for every sequence");
   require(options.prefill_rows >= 0, "a number of rows is not negative");
-  for (int slot = backend.sequences() - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  for (int slot = backend.info().sequences - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
 Scheduler::~Scheduler() = default;
@@ -50,7 +51,7 @@ bool Scheduler::step() {
   if (!active_.empty()) {
     std::vector<Sequence*> all;
     for (const auto& sequence : active_) all.push_back(sequence.get());
-    if (!decode_run(all)) run(all);
+    if (!run_decode_passes(all)) run_pass(all);
     active_.remove_if([](const auto& sequence) { return sequence->has_ended; });
   }
   return !active_.empty() || !waiting_.empty();
@@ -63,53 +64,75 @@ void Scheduler::interrupt() {
     SequenceResult result;
     result.finish_reason = FinishReason::kInterrupted;
     result.queued_ns = now_ns() - w.submitted_at;
-    finish(w.request, std::move(result), w.submitted_at);
+    report(w.request, std::move(result), w.submitted_at);
   }
 }
 
 // ---- Admission ------------------------------------------------------------------------------
 
-// Takes the oldest request out of the queue, unless it has to wait.
+// Takes the oldest request out of the queue: to run, or because it cannot run. False where it has
+// to wait.
 bool Scheduler::admit_first() {
   const SequenceRequest& first = waiting_.front().request;
-  SequenceResult refused;
-  bool is_refused = first.max_tokens == 0;
   int n_positions = 0;
   try {
-    GenerateRequest view;
-    view.prompt_ids = first.prompt_ids;
-    view.sampling = first.sampling;
-    check_request(backend_, view);
-    // The last id is not fed, and none is for a place behind the context.
-    n_positions = backend_.context() - 1;
-    const int prompt = static_cast<int>(first.prompt_ids.size());
-    if (first.max_tokens >= 0 && first.max_tokens <= n_positions - prompt) {
-      n_positions = prompt + std::max(first.max_tokens, 1) - 1;
-    }
-    if (BlockPool::blocks_for(n_positions) > pool_.total()) {
-      throw Error(ExitCode::kPromptDoesNotFit, does_not_fit(first, n_positions));
-    }
+    n_positions = positions_for(first);
   } catch (const Error& error) {
+    SequenceResult refused;
     refused.failure = {error.code(), error.what()};
-    is_refused = true;
+    end_first(std::move(refused));
+    return true;
   }
-  if (is_refused) {
-    const Waiting ended = std::move(waiting_.front());
-    waiting_.pop_front();
-    refused.queued_ns = now_ns() - ended.submitted_at;
-    finish(ended.request, std::move(refused), ended.submitted_at);
+  if (first.max_tokens == 0) {
+    end_first({});
     return true;
   }
   if (free_slots_.empty()) return false;
-  std::optional<BlockPool::Lease> lease =
-      pool_.take(first.prompt_ids, n_positions, options_.share_prefixes);
+  std::optional<BlockPool::Lease> lease = pool_.allocate(first.prompt_ids, n_positions);
   if (!lease) return false;
+  start_first(std::move(*lease));
+  return true;
+}
 
+// The positions that the request can need at most. Throws Error where it cannot run.
+int Scheduler::positions_for(const SequenceRequest& request) const {
+  GenerateRequest view;
+  view.prompt_ids = request.prompt_ids;
+  view.sampling = request.sampling;
+  check_request(backend_, view);
+  // The last id is not fed, and no position lies behind the context.
+  int n_positions = backend_.info().context - 1;
+  const int prompt = static_cast<int>(request.prompt_ids.size());
+  if (request.max_tokens >= 0 && request.max_tokens <= n_positions - prompt) {
+    n_positions = prompt + std::max(request.max_tokens, 1) - 1;
+  }
+  if (BlockPool::blocks_for(n_positions) > pool_.total()) {
+    throw Error(ExitCode::kPromptDoesNotFit,
+                "the prompt has " + std::to_string(prompt) +
+                    " tokens and with its answer can need " + std::to_string(n_positions) +
+                    " positions, but the KV cache of all sequences holds " +
+                    std::to_string(int64_t{pool_.total()} * kKvBlockPositions) +
+                    "; shorten the prompt, ask for fewer tokens, or give the cache more memory "
+                    "(--kv-memory)");
+  }
+  return n_positions;
+}
+
+// Ends the oldest request, which never ran.
+void Scheduler::end_first(SequenceResult&& result) {
+  const Waiting ended = std::move(waiting_.front());
+  waiting_.pop_front();
+  result.queued_ns = now_ns() - ended.submitted_at;
+  report(ended.request, std::move(result), ended.submitted_at);
+}
+
+// Makes the oldest request an active sequence.
+void Scheduler::start_first(BlockPool::Lease&& lease) {
   auto sequence = std::make_unique<Sequence>();
   sequence->request = std::move(waiting_.front().request);
   sequence->submitted_at = waiting_.front().submitted_at;
   waiting_.pop_front();
-  sequence->lease = std::move(*lease);
+  sequence->lease = std::move(lease);
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
   sequence->admitted_at = now_ns();
@@ -117,24 +140,14 @@ bool Scheduler::admit_first() {
   if (sequence->request.sampling.repeat_penalty != 1) sequence->seen = sequence->request.prompt_ids;
   backend_.set_blocks(sequence->slot, sequence->lease.blocks);
   active_.push_back(std::move(sequence));
-  return true;
 }
 
-std::string Scheduler::does_not_fit(const SequenceRequest& request, int n_positions) const {
-  return "the prompt has " + std::to_string(request.prompt_ids.size()) +
-         " tokens and with its answer can need " + std::to_string(n_positions) +
-         " positions, but the KV cache of all sequences holds " +
-         std::to_string(int64_t{pool_.total()} * kKvBlockPositions) +
-         "; shorten the prompt, ask for fewer tokens, or give the cache more memory "
-         "(--kv-memory)";
-}
+// ---- Running passes -------------------------------------------------------------------------
 
-// ---- A pass ---------------------------------------------------------------------------------
-
-// A pass for what these sequences need next. Where a value is not finite each of them gets a pass
-// of its own: the cache is written with the same values again, and only those that are to blame
-// fail.
-void Scheduler::run(const std::vector<Sequence*>& among) {
+// Runs a pass for what these sequences need next. Where a value is not finite, each of the
+// sequences gets a pass of its own: the pass writes the same values into the cache again, and only
+// the sequences with the fault fail.
+void Scheduler::run_pass(const std::vector<Sequence*>& among) {
   gather(among);
   try {
     forward();
@@ -146,18 +159,19 @@ void Scheduler::run(const std::vector<Sequence*>& among) {
     run_alone(std::vector<Part>(parts_));
     return;
   }
-  take_results();
+  accept_results();
 }
 
 void Scheduler::run_alone(const std::vector<Part>& parts) {
   for (const Part& part : parts) {
-    if (!part.sequence->has_ended) run({part.sequence});
+    if (!part.sequence->has_ended) run_pass({part.sequence});
   }
 }
 
-// Passes of greedy rows only, the next one begun before the ids of this one are looked at, until a
-// sequence ends or the time is up. False where a single pass has to do.
-bool Scheduler::decode_run(const std::vector<Sequence*>& among) {
+// Runs passes of greedy rows only, until a sequence ends or the time is up. A GPU begins the next
+// pass before the host has seen the ids of this one. False where nothing was run, because a single
+// pass has to do.
+bool Scheduler::run_decode_passes(const std::vector<Sequence*>& among) {
   if (options_.run_ns <= 0) return false;
   int n_steps = std::numeric_limits<int>::max();
   for (const Sequence* sequence : among) {
@@ -172,39 +186,49 @@ bool Scheduler::decode_run(const std::vector<Sequence*>& among) {
   const std::vector<Part> parts = parts_;
   const int64_t begin = now_ns();
   int64_t waits_since = begin;
-  bool goes_on = true;
+  bool continues = true;
+  const auto on_ids = [&](std::span<const int32_t> chosen) {
+    const int64_t now = now_ns();
+    counters_.pass_ns += now - waits_since;
+    if (!accept_step(parts, chosen)) continues = false;
+    if (now - begin >= options_.run_ns) continues = false;
+    waits_since = now_ns();
+    return continues;
+  };
   try {
-    backend_.decode_rows({ids_, sequences_, positions_}, n_steps, among[0]->banned(),
-                         [&](std::span<const int32_t> chosen) {
-                           const int64_t now = now_ns();
-                           counters_.pass_ns += now - waits_since;
-                           ++counters_.passes;
-                           ++counters_.decodes;
-                           for (size_t i = 0; i < parts.size(); ++i) {
-                             Sequence& sequence = *parts[i].sequence;
-                             if (sequence.has_ended) continue;
-                             ++counters_.decode_rows;
-                             ++sequence.position;
-                             take_choice(sequence, chosen[i]);
-                             if (sequence.has_ended) goes_on = false;
-                           }
-                           if (now - begin >= options_.run_ns) goes_on = false;
-                           waits_since = now_ns();
-                           return goes_on;
-                         });
+    backend_.decode_rows({ids_, sequences_, positions_}, n_steps, among[0]->banned(), on_ids);
   } catch (const NotFiniteError&) {
     run_alone(parts);
   }
   return true;
 }
 
-// Passes until the sequence ends, if nothing ends it before: places that it has not used, too.
+// Takes the ids of a decode step, one for each part; returns whether none of the sequences has
+// ended with it. A sequence that had ended before gets nothing more.
+bool Scheduler::accept_step(const std::vector<Part>& parts, std::span<const int32_t> chosen) {
+  ++counters_.passes;
+  ++counters_.decodes;
+  bool continues = true;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Sequence& sequence = *parts[i].sequence;
+    if (sequence.has_ended) continue;
+    ++counters_.decode_rows;
+    ++sequence.position;
+    accept_choice(sequence, chosen[i]);
+    if (sequence.has_ended) continues = false;
+  }
+  return continues;
+}
+
+// The most passes until the sequence ends; all of them have positions in its blocks.
 int Scheduler::steps_to_end(const Sequence& sequence) const {
-  const int places = backend_.context() - 1 - sequence.position;
-  if (sequence.request.max_tokens < 0) return places;
-  return std::min(places,
+  const int n_positions = backend_.info().context - 1 - sequence.position;
+  if (sequence.request.max_tokens < 0) return n_positions;
+  return std::min(n_positions,
                   sequence.request.max_tokens - static_cast<int>(sequence.result.token_ids.size()));
 }
+
+// ---- Making a pass --------------------------------------------------------------------------
 
 void Scheduler::add_rows(Sequence& sequence, std::span<const int32_t> ids) {
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -216,6 +240,7 @@ void Scheduler::add_rows(Sequence& sequence, std::span<const int32_t> ids) {
   parts_.push_back({&sequence, rows, sequence.position + rows >= sequence.prompt()});
 }
 
+// A row for every sequence that decodes, then ids of prompts in the rows that are left.
 void Scheduler::gather(const std::vector<Sequence*>& among) {
   parts_.clear();
   ids_.clear();
@@ -224,10 +249,10 @@ void Scheduler::gather(const std::vector<Sequence*>& among) {
   for (Sequence* sequence : among) {
     if (sequence->decodes()) add_rows(*sequence, {&sequence->next, 1});
   }
-  int room = backend_.max_rows() - static_cast<int>(ids_.size());
-  if (!ids_.empty() && options_.prefill_rows > 0) room = std::min(room, options_.prefill_rows);
+  int n_free = backend_.info().max_rows - static_cast<int>(ids_.size());
+  if (!ids_.empty() && options_.prefill_rows > 0) n_free = std::min(n_free, options_.prefill_rows);
   for (Sequence* sequence : among) {
-    if (room == 0) break;
+    if (n_free == 0) break;
     if (sequence->decodes()) continue;
     if (!sequence->has_begun) {
       const std::optional<int> ready = pool_.ready_positions(sequence->lease);
@@ -236,44 +261,48 @@ void Scheduler::gather(const std::vector<Sequence*>& among) {
       sequence->position = sequence->result.n_shared_prompt_ids = *ready;
       counters_.shared_prompt_ids += *ready;
     }
-    const int rows = std::min(room, sequence->prompt() - sequence->position);
+    const int rows = std::min(n_free, sequence->prompt() - sequence->position);
     add_rows(*sequence,
              std::span(sequence->request.prompt_ids)
                  .subspan(static_cast<size_t>(sequence->position), static_cast<size_t>(rows)));
-    room -= rows;
+    n_free -= rows;
   }
 }
 
-void Scheduler::forward() {
-  // The backend chooses the greedy ids that have the same ids banned; the others, and samples, come
-  // from logits.
-  chosen_by_.clear();
+// Lists the output rows of the gathered parts. A pass has one set of banned ids, so the backend
+// chooses for the greedy sequences that ban the ids of the first one. Sampled ids, and greedy ids
+// with other bans, come from logits.
+void Scheduler::choose_outputs() {
+  output_sequences_.clear();
   output_rows_.clear();
   banned_ = {};
-  const auto is_backends = [&](const Sequence& sequence) {
+  const auto backend_chooses = [&](const Sequence& sequence) {
     if (!sequence.request.sampling.is_argmax()) return false;
     if (output_rows_.empty()) banned_ = sequence.banned();
     return std::ranges::equal(sequence.banned(), banned_);
   };
-  std::vector<std::pair<Sequence*, int32_t>> sampled;
+  std::vector<std::pair<Sequence*, int32_t>> by_logits;
   int32_t row = -1;
   for (const Part& part : parts_) {
     row += part.rows;
     if (!part.has_output) continue;
-    if (is_backends(*part.sequence)) {
-      chosen_by_.push_back(part.sequence);
+    if (backend_chooses(*part.sequence)) {
+      output_sequences_.push_back(part.sequence);
       output_rows_.push_back(row);
     } else {
-      sampled.emplace_back(part.sequence, row);
+      by_logits.emplace_back(part.sequence, row);
     }
   }
   argmax_.resize(output_rows_.size());
-  for (const auto& [sequence, output_row] : sampled) {
-    chosen_by_.push_back(sequence);
+  for (const auto& [sequence, output_row] : by_logits) {
+    output_sequences_.push_back(sequence);
     output_rows_.push_back(output_row);
   }
-  logits_.resize(sampled.size() * static_cast<size_t>(backend_.model().config().vocab));
+  logits_.resize(by_logits.size() * static_cast<size_t>(backend_.model().config().vocab));
+}
 
+void Scheduler::forward() {
+  choose_outputs();
   Outputs outputs;
   outputs.rows = output_rows_;
   outputs.banned = banned_;
@@ -284,7 +313,9 @@ void Scheduler::forward() {
   counters_.pass_ns += now_ns() - start;
 }
 
-void Scheduler::take_results() {
+// ---- The results of a pass ------------------------------------------------------------------
+
+void Scheduler::accept_results() {
   ++counters_.passes;
   const bool only_decodes =
       std::ranges::all_of(parts_, [](const Part& part) { return part.sequence->decodes(); });
@@ -299,8 +330,8 @@ void Scheduler::take_results() {
     }
     sequence.position += part.rows;
   }
-  for (size_t i = 0; i < chosen_by_.size(); ++i) {
-    Sequence& sequence = *chosen_by_[i];
+  for (size_t i = 0; i < output_sequences_.size(); ++i) {
+    Sequence& sequence = *output_sequences_[i];
     int32_t id = -1;
     try {
       id = choose(sequence, i);
@@ -308,7 +339,7 @@ void Scheduler::take_results() {
       end(sequence, SequenceResult::Failure{error.code(), error.what()}, {});
       continue;
     }
-    take_choice(sequence, id);
+    accept_choice(sequence, id);
   }
 }
 
@@ -321,17 +352,17 @@ int32_t Scheduler::choose(const Sequence& sequence, size_t output) const {
                    static_cast<uint64_t>(sequence.position));
 }
 
-// -1: there was none to choose.
-void Scheduler::take_choice(Sequence& sequence, int32_t id) {
+// An `id` of -1 says that every id is banned.
+void Scheduler::accept_choice(Sequence& sequence, int32_t id) {
   if (id >= 0) {
-    take_id(sequence, id);
+    accept_id(sequence, id);
     return;
   }
   const Error error = every_id_is_banned();
   end(sequence, SequenceResult::Failure{error.code(), error.what()}, {});
 }
 
-void Scheduler::take_id(Sequence& sequence, int32_t id) {
+void Scheduler::accept_id(Sequence& sequence, int32_t id) {
   SequenceResult& result = sequence.result;
   const int64_t now = now_ns();
   if (result.token_ids.empty()) {
@@ -349,7 +380,7 @@ void Scheduler::take_id(Sequence& sequence, int32_t id) {
   const SequenceRequest& request = sequence.request;
   const bool wants_more = !request.on_token || request.on_token(id);
   const EndRules rules{request.stop_ids, request.ignore_stop_ids, request.max_tokens,
-                       backend_.context()};
+                       backend_.info().context};
   const std::optional<FinishReason> reason =
       reason_to_end(rules, id, result.token_ids.size(), sequence.position, wants_more);
   if (reason) end(sequence, std::nullopt, *reason);
@@ -361,12 +392,12 @@ void Scheduler::end(Sequence& sequence, std::optional<SequenceResult::Failure> f
   sequence.result.failure = std::move(failure);
   sequence.result.finish_reason = reason;
   backend_.set_blocks(sequence.slot, {});
-  pool_.give_back(sequence.lease);
+  pool_.free(sequence.lease);
   free_slots_.push_back(sequence.slot);
-  finish(sequence.request, std::move(sequence.result), sequence.submitted_at);
+  report(sequence.request, std::move(sequence.result), sequence.submitted_at);
 }
 
-void Scheduler::finish(const SequenceRequest& request, SequenceResult&& result,
+void Scheduler::report(const SequenceRequest& request, SequenceResult&& result,
                        int64_t submitted_at) {
   result.total_ns = now_ns() - submitted_at;
   ++counters_.requests;

@@ -1,12 +1,13 @@
-// Continuous batching: many requests over one backend, each answered with the ids that generate()
-// would give it alone, whatever runs beside it.
+// Continuous batching: many requests over one backend. Each request gets the ids that generate()
+// would give it alone, no matter which requests run beside it.
 //
-// A step is one pass of the backend: a row for every sequence that is decoding and, in the room
-// that is left, rows of prompts, those of the oldest first. Where all sequences decode greedily it
-// is a run of such passes (Backend::decode_rows), so that a GPU need not wait for the host.
-// Requests are admitted in the order in which they came, as soon as a slot and blocks for all that
-// the request can need are unused: nothing that was admitted ever waits for memory. Prompts that
-// begin with the same ids are stored and computed once (block_pool.h).
+// A pass of the backend has a row for every sequence that decodes and, in the rows that are left,
+// ids of prompts, the oldest prompt first. Where all sequences decode greedily the scheduler asks
+// for many passes with one call (Backend::decode_rows), so that a GPU need not wait for the host.
+//
+// Requests are admitted in the order in which they came. A request is admitted as soon as a slot
+// and blocks for all positions that it can need are free, so nothing that was admitted ever waits
+// for memory. Prompts that begin with the same ids are stored and computed once (block_pool.h).
 //
 // One thread calls everything. Callbacks come from within step() and interrupt(); they may call
 // submit() and the accessors, nothing else. What they throw passes through, and the scheduler can
@@ -33,7 +34,7 @@ namespace edgellm {
 
 // What became of a request.
 struct SequenceResult {
-  // A request that cannot run, or a sequence that met an error: the others go on.
+  // Why a request could not run, or which error ended its sequence. Other sequences continue.
   struct Failure {
     ExitCode code;
     std::string message;
@@ -42,12 +43,12 @@ struct SequenceResult {
   std::vector<int32_t> token_ids;                      // with a failure: those before it
   FinishReason finish_reason = FinishReason::kLength;  // not with a failure
   std::optional<Failure> failure;
-  int n_shared_prompt_ids = 0;          // taken from the cache, not computed
+  int n_shared_prompt_ids = 0;          // found in the cache, so not computed
   int64_t queued_ns = 0;                // from submit() to admission
   int64_t prefill_ns = 0;               // from admission to the first id
   int64_t ttft_ns = 0;                  // from submit() to the first id
   int64_t total_ns = 0;                 // from submit() to the end
-  std::vector<int64_t> inter_token_ns;  // gaps between ids, token_ids.size() - 1 of them
+  std::vector<int64_t> inter_token_ns;  // inter-token latencies, token_ids.size() - 1 of them
 };
 
 // The fields of GenerateRequest mean the same there.
@@ -62,24 +63,23 @@ struct SequenceRequest {
 };
 
 struct SchedulerOptions {
-  // Rows of prompts that a pass with decoding sequences takes at most: bounds the gap between their
-  // ids. 0: what max_rows() leaves.
+  // The most rows of prompts in a pass that also decodes: they bound the inter-token latency of the
+  // decoding sequences. 0: all rows that decoding leaves.
   int prefill_rows = 0;
-  bool share_prefixes = true;
-  // How long a run of passes goes on at most before step() returns. 0: always one pass.
+  // The time after which step() returns from a run of passes. 0: step() runs one pass.
   int64_t run_ns = 20'000'000;
 };
 
 struct SchedulerCounters {
-  int64_t prompt_ids = 0;         // rows of prompts that were computed
-  int64_t shared_prompt_ids = 0;  // that were not, but found in the cache
+  int64_t prompt_ids = 0;         // computed: rows of prompts
+  int64_t shared_prompt_ids = 0;  // found in the cache, so not computed
   int64_t decode_rows = 0;
   int64_t output_ids = 0;
-  int64_t passes = 0;    // of which
-  int64_t decodes = 0;   // those without a row of a prompt
+  int64_t passes = 0;
+  int64_t decodes = 0;   // passes without a row of a prompt
   int64_t pass_ns = 0;   // in the backend
-  int64_t requests = 0;  // that have ended,
-  int64_t failures = 0;  // with a failure
+  int64_t requests = 0;  // that have ended
+  int64_t failures = 0;  // requests that have ended with a failure
 };
 
 class Scheduler {
@@ -91,7 +91,7 @@ class Scheduler {
 
   void submit(SequenceRequest request);
 
-  // Admits what there is room for and runs a pass, or several. False when nothing is left to do.
+  // Admits what there is room for and runs one pass or several. False when nothing is left to do.
   bool step();
 
   // Ends every request with kInterrupted and the ids it has so far.
@@ -108,7 +108,7 @@ class Scheduler {
     int64_t submitted_at;
   };
   struct Sequence;
-  // Rows of a sequence in the pass that is being made, one after the other.
+  // Rows of one sequence in the next pass, one after the other.
   struct Part {
     Sequence* sequence;
     int rows;
@@ -116,20 +116,24 @@ class Scheduler {
   };
 
   bool admit_first();
-  std::string does_not_fit(const SequenceRequest& request, int n_positions) const;
-  void run(const std::vector<Sequence*>& among);
+  int positions_for(const SequenceRequest& request) const;
+  void end_first(SequenceResult&& result);
+  void start_first(BlockPool::Lease&& lease);
+  void run_pass(const std::vector<Sequence*>& among);
   void run_alone(const std::vector<Part>& parts);
-  bool decode_run(const std::vector<Sequence*>& among);
+  bool run_decode_passes(const std::vector<Sequence*>& among);
+  bool accept_step(const std::vector<Part>& parts, std::span<const int32_t> chosen);
   int steps_to_end(const Sequence& sequence) const;
   void gather(const std::vector<Sequence*>& among);
   void add_rows(Sequence& sequence, std::span<const int32_t> ids);
+  void choose_outputs();
   void forward();
-  void take_results();
+  void accept_results();
   int32_t choose(const Sequence& sequence, size_t output) const;
-  void take_choice(Sequence& sequence, int32_t id);
-  void take_id(Sequence& sequence, int32_t id);
+  void accept_choice(Sequence& sequence, int32_t id);
+  void accept_id(Sequence& sequence, int32_t id);
   void end(Sequence& sequence, std::optional<SequenceResult::Failure> failure, FinishReason reason);
-  void finish(const SequenceRequest& request, SequenceResult&& result, int64_t submitted_at);
+  void report(const SequenceRequest& request, SequenceResult&& result, int64_t submitted_at);
 
   Backend& backend_;
   const SchedulerOptions options_;
@@ -139,14 +143,15 @@ class Scheduler {
   std::vector<int> free_slots_;
   SchedulerCounters counters_;
 
-  // The pass that is being made.
+  // The next pass. For its first output rows the backend chooses the id; the ids of the other
+  // output rows are chosen here, from their logits.
   std::vector<Part> parts_;
   std::vector<int32_t> ids_, sequences_, positions_;  // [rows]
-  std::vector<Sequence*> chosen_by_;  // of each output row; first those of which the backend
-  std::vector<int32_t> output_rows_;  // chooses the id
-  std::span<const int32_t> banned_;   // there
-  std::vector<int32_t> argmax_;
-  std::vector<float> logits_;
+  std::vector<int32_t> output_rows_;                  // [output rows]
+  std::vector<Sequence*> output_sequences_;           // [output rows]
+  std::span<const int32_t> banned_;                   // ids that the backend does not choose
+  std::vector<int32_t> argmax_;                       // [first output rows]
+  std::vector<float> logits_;                         // [other output rows, vocab]
 };
 
 }  // namespace edgellm

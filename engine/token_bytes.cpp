@@ -2,7 +2,7 @@
 
 namespace edgellm {
 
-uint64_t weight_bytes_per_token(const ModelFile& model, uint64_t head_copy_bytes) {
+uint64_t weight_bytes_per_token(const ModelFile& model, uint64_t certified_head_bytes) {
   const DenseTensor& embedding = model.weights().embedding;
   uint64_t bytes = 0;
   for (const Section& section : model.sections()) {
@@ -13,7 +13,7 @@ uint64_t weight_bytes_per_token(const ModelFile& model, uint64_t head_copy_bytes
     return element_bytes * static_cast<uint64_t>(tensor.rows) * static_cast<uint64_t>(tensor.cols);
   };
   if (!model.config().tied_head) bytes -= bytes_of(embedding);
-  if (head_copy_bytes > 0) bytes += head_copy_bytes - bytes_of(model.weights().head);
+  if (certified_head_bytes > 0) bytes += certified_head_bytes - bytes_of(model.weights().head);
   return bytes;
 }
 

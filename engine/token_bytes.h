@@ -8,9 +8,9 @@
 namespace edgellm {
 
 // Bytes that a decoded token reads of the weights: everything but the embedding table, of which it
-// reads one row. A tied head is that table, and is read. With a compressed copy of the head, that
-// is read instead (MemoryPlan::head_copy).
-uint64_t weight_bytes_per_token(const ModelFile& model, uint64_t head_copy_bytes = 0);
+// reads one row. A tied head is that table, and is read. With a certified head, that
+// is read instead (MemoryPlan::certified_head).
+uint64_t weight_bytes_per_token(const ModelFile& model, uint64_t certified_head_bytes = 0);
 
 // Bytes of the KV cache of one sequence.
 uint64_t kv_cache_bytes(const ModelConfig& config, int context, KvType type);

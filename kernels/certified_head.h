@@ -1,6 +1,6 @@
-// The arithmetic of the certified head (GreedyHeadArgs, ops.h): what a compressed row and a hidden
-// state must remember so that their int8 product bounds the logit. One source for host and device;
-// docs/numerics.md derives the bound.
+// The arithmetic of the certified head (CertifiedHeadArgs, ops.h): what a row of the head and a
+// hidden state must remember so that their int8 product bounds the logit. One source for host and
+// device; docs/numerics.md derives the bound.
 //
 // These numbers need not be the same bits in every backend, as they decide only which logits are
 // computed: each step rounds to nearest and a slack that is larger than all of its errors together
@@ -42,14 +42,14 @@ EDGELLM_HOST_DEVICE inline CodedValue code_value(float value, double per_unit, f
 }
 
 // From the norms of a row, computed to 2^-31 at least: from sums of at most 2^14 squares in double.
-EDGELLM_HOST_DEVICE inline CompressedRow compressed_row(float scale, double error, double coded,
-                                                        double norm) {
+EDGELLM_HOST_DEVICE inline CertifiedRow certified_row(float scale, double error, double coded,
+                                                      double norm) {
   constexpr double kSlack = 1.0 + 0x1p-30;
   return {scale, round_up(error * kSlack), round_up(coded * kSlack), round_up(norm * kSlack)};
 }
 
 // A row with a weight that is not finite: no bound holds, so that it is always rescored.
-EDGELLM_HOST_DEVICE inline CompressedRow unbounded_row() {
+EDGELLM_HOST_DEVICE inline CertifiedRow unbounded_row() {
   const float infinity = bits_to_float(0x7f800000u);
   return {0.0f, infinity, infinity, infinity};
 }
@@ -117,7 +117,7 @@ struct LogitBounds {
 };
 
 // `product` is the exact sum of code * step, rounded to nearest once.
-EDGELLM_HOST_DEVICE inline LogitBounds logit_bounds(float product, const CompressedRow& row,
+EDGELLM_HOST_DEVICE inline LogitBounds logit_bounds(float product, const CertifiedRow& row,
                                                     const HiddenBound& h) {
   // 16 u where the sums below, the two roundings of `middle` and those of the result need 8 u.
   constexpr float kSlack = 0x1p-20f;

@@ -46,19 +46,21 @@ struct DenseMatrix {
   int cols = 0;
 };
 
-// An int8 copy of a head [rows, cols] that bounds every logit: row v is scale * codes + an error
-// whose norm is known. Built by compress_head() of a backend; backends may differ in the last bits.
-struct CompressedRow {
+// A certified head: int8 codes of a head [rows, cols] that bound every logit. Row v is scale *
+// codes
+// + an error whose norm is known. build_certified_head() of a backend makes it; backends may differ
+// in the last bits.
+struct CertifiedRow {
   float scale;
   float error;  // norm of the row minus scale * codes, rounded up, as are the other norms
   float coded;  // norm of scale * codes
   float norm;   // norm of the row; infinite, as the others, where a weight is not finite
 };
-struct CompressedHead {
-  const int8_t* codes = nullptr;              // [rows, pitch()], -127 .. 127, padded with zeros
-  const CompressedRow* row_bounds = nullptr;  // [rows]
+struct CertifiedHead {
+  const int8_t* codes = nullptr;             // [rows, pitch()], -127 .. 127, padded with zeros
+  const CertifiedRow* row_bounds = nullptr;  // [rows]
   int rows = 0;
-  int cols = 0;  // at most kMaxCompressedCols
+  int cols = 0;  // at most kMaxCertifiedCols
 
   EDGELLM_HOST_DEVICE static size_t pitch_of(int cols) {
     return (static_cast<size_t>(cols) + 63) / 64 * 64;
@@ -66,8 +68,8 @@ struct CompressedHead {
   EDGELLM_HOST_DEVICE size_t pitch() const { return pitch_of(cols); }
 };
 
-// 32 int32 sums then hold any product of a compressed row with int16 steps.
-inline constexpr int kMaxCompressedCols = 16384;
+// 32 int32 sums then hold any product of a row of codes with int16 steps.
+inline constexpr int kMaxCertifiedCols = 16384;
 
 // ---- KV cache -------------------------------------------------------------------------------
 
@@ -179,10 +181,10 @@ struct AttentionArgs {
   float* out = nullptr;  // [rows, heads * head_dim] out
   int rows = 0;
   int heads = 0;
-  // The first rows that are each alone in their sequence in this pass. `cuda` treats them in
-  // another way than rows that share keys and values: it reads all but their own before this pass
-  // has written any. The bits are the same for any lower number.
-  int single_rows = 0;
+  // The first rows of the pass, each alone in its sequence. `cuda` has a kernel of its own for
+  // them, which reads the keys and values of earlier steps before this pass has written any. The
+  // bits are the same for any lower number.
+  int decode_rows = 0;
 };
 
 // A ternary product added to the residual stream: `attn_out` and `ffn_down`.
@@ -239,14 +241,13 @@ struct HeadArgs {
   int32_t* fault = nullptr;
 };
 
-// The arg-max of HeadArgs, the same id always, for fewer bytes: every logit is bounded by the
-// compressed copy, and only the rows whose upper bound reaches the largest lower bound are computed
-// from `w` (kernels/certified_head.h, docs/numerics.md). `fault` is as in HeadArgs, too: a logit
-// that is not finite has no finite bound, so that its row is computed. `ref` has the full head
-// only.
-struct GreedyHeadArgs {
+// The arg-max of HeadArgs, the same id always, for fewer bytes: the certified head bounds every
+// logit, and only the rows whose upper bound reaches the largest lower bound are computed from `w`
+// (kernels/certified_head.h, docs/numerics.md). `fault` has the meaning it has in HeadArgs: a logit
+// that is not finite has no finite bound, so its row is computed. `ref` has the full head only.
+struct CertifiedHeadArgs {
   HeadArgs head;  // argmax not null; `logits` is scratch and ends as upper bounds
-  CompressedHead copy;
+  CertifiedHead certified;
   int32_t* rescored = nullptr;  // [rows] out: rows of the head computed from `w`
 };
 

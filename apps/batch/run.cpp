@@ -224,7 +224,7 @@ class BatchRun {
     Scheduler scheduler(*backend_, {});
     // Of a shard about as many as of the others; the lines tell when they are read.
     const int64_t n_total = manifest_.input ? manifest_.input->requests / shard_.count : 0;
-    report_.begin(n_total, backend_->sequences());
+    report_.begin(n_total, backend_->info().sequences);
     while (!must_stop()) {
       const bool input_ended = admit(scheduler);
       if (must_stop()) break;
@@ -248,7 +248,7 @@ class BatchRun {
   // True at the input's end.
   bool admit(Scheduler& scheduler) {
     BatchInput::Request request;
-    const auto most = static_cast<size_t>(backend_->sequences());
+    const auto most = static_cast<size_t>(backend_->info().sequences);
     while (!must_stop() && scheduler.waiting() < most &&
            !(is_held_in_order() && in_order_.is_full())) {
       const bool is_idle = scheduler.waiting() + scheduler.active() == 0;
@@ -343,7 +343,7 @@ class BatchRun {
         {"shard", to_string(shard_)},
         {"complete", has_ended_ || is_complete_},
         {"interrupted", interrupted}};
-    if (backend_ != nullptr) json["device"] = backend_->device_name();
+    if (backend_ != nullptr) json["device"] = backend_->info().device;
     json.update(report_.json());
     const std::string text =
         json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";

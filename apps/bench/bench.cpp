@@ -190,7 +190,7 @@ class Bench {
     run.load_ns = load.elapsed_ns();
     run.model_name = subject.name;
     // `auto` takes the CPU where a model does not fit the GPU.
-    run.on_gpu = backend.device_name().starts_with("cuda:");
+    run.on_gpu = backend.info().is_gpu;
     describe_gpu(run, setting.device);
     run.threads = options.threads;
     run.kv_type = options.kv_type;

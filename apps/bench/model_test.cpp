@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/prefill.h"
 
 namespace edgellm::bench {
 namespace {
@@ -47,10 +48,11 @@ std::vector<double> TestResult::tokens_per_second() const {
 TestRunner::TestRunner(Backend& backend, Measured<std::shared_ptr<NvmlDevice>> sensors,
                        std::function<void()> poll)
     : backend_(backend), sensors_(std::move(sensors)), poll_(std::move(poll)) {
-  if (backend_.kv_blocks() == 0) return;
-  std::vector<int32_t> blocks(static_cast<size_t>(backend_.kv_blocks() / backend_.sequences()));
+  if (backend_.info().kv_blocks == 0) return;
+  std::vector<int32_t> blocks(
+      static_cast<size_t>(backend_.info().kv_blocks / backend_.info().sequences));
   std::iota(blocks.begin(), blocks.end(), 0);
-  for (int sequence = 0; sequence < backend_.sequences(); ++sequence) {
+  for (int sequence = 0; sequence < backend_.info().sequences; ++sequence) {
     backend_.set_blocks(sequence, blocks);
     for (int32_t& block : blocks) block += static_cast<int32_t>(blocks.size());
   }
@@ -66,27 +68,15 @@ int32_t TestRunner::id_at(int sequence, int position) const {
 
 // Returns the id that comes after the prompt.
 int32_t TestRunner::prefill(int sequence, int tokens) {
-  const int chunk = backend_.max_rows();
   std::vector<int32_t> ids;
-  std::vector<int32_t> positions;
+  for (int position = 0; position < tokens; ++position) ids.push_back(id_at(sequence, position));
   int32_t next = 0;
-  for (int begin = 0; begin < tokens; begin += chunk) {
+  Outputs outputs;
+  outputs.argmax = {&next, 1};
+  Prefill prefill(backend_, sequence, /*first=*/0, ids);
+  while (!prefill.is_done()) {
     poll_();
-    const int rows = std::min(chunk, tokens - begin);
-    ids.clear();
-    positions.clear();
-    for (int i = 0; i < rows; ++i) {
-      ids.push_back(id_at(sequence, begin + i));
-      positions.push_back(begin + i);
-    }
-    const std::vector<int32_t> sequences(static_cast<size_t>(rows), sequence);
-    const int32_t row = rows - 1;
-    Outputs outputs;
-    if (begin + rows == tokens) {
-      outputs.rows = {&row, 1};
-      outputs.argmax = {&next, 1};
-    }
-    backend_.forward({ids, sequences, positions}, outputs);
+    prefill.run_pass_for_last_id(outputs);
   }
   return next;
 }
@@ -157,7 +147,7 @@ GpuObservation TestRunner::observe(const TestSpec& spec) {
 
 void TestRunner::warm_up() {
   TestSpec spec;
-  spec.tokens = std::min(kWarmUpTokens, backend_.context());
+  spec.tokens = std::min(kWarmUpTokens, backend_.info().context);
   std::vector<int64_t> ignored;
   fill(spec, &ignored);
   run_once(spec, nullptr);
@@ -165,7 +155,7 @@ void TestRunner::warm_up() {
 
 TestResult TestRunner::run(const TestSpec& spec, int repeats, const std::function<void()>& on_run) {
   require(spec.tokens >= 1 && spec.depth >= 0 && spec.batch >= 1 && repeats >= 1 &&
-              spec.positions() <= backend_.context(),
+              spec.positions() <= backend_.info().context,
           "a test has tokens and fits the context");
   TestResult result;
   result.spec = spec;

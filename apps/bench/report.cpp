@@ -27,8 +27,8 @@ TokenBytes bytes_per_token(const TestResult& result, const Backend& backend, KvT
   TokenBytes bytes;
   const bool certified = result.head.steps > 0;
   // A step reads the weights once for all of its sequences.
-  bytes.weights = static_cast<double>(
-                      weight_bytes_per_token(model, certified ? backend.memory().head_copy : 0)) /
+  bytes.weights = static_cast<double>(weight_bytes_per_token(
+                      model, certified ? backend.memory().certified_head : 0)) /
                   spec.batch;
   if (certified) {
     const double element_bytes = model.weights().head.dtype == DType::kF32 ? 4 : 2;
@@ -122,7 +122,7 @@ void put_device_work(Json& json, const TestResult& result, const RunSetting& set
 Json memory_json(const Backend& backend) {
   const MemoryPlan memory = backend.memory();
   return {{"weights", memory.weights},
-          {"head_copy", memory.head_copy},
+          {"head_copy", memory.certified_head},
           {"kv_cache", memory.kv_cache},
           {"workspace", memory.workspace},
           {"total", memory.total()}};
@@ -177,12 +177,12 @@ Json model_json(const ModelFile& model, const std::string& name) {
 Json run_json(const Backend& backend, const RunSetting& setting) {
   return {{"model", model_json(backend.model(), setting.model_name)},
           {"backend", setting.on_gpu ? "CUDA" : "CPU"},
-          {"device", backend.device_name()},
+          {"device", backend.info().device},
           {"gpu", gpu_json(setting.gpu, setting.sensors)},
           {"threads", setting.threads},
           {"kv_type", setting.kv_type == KvType::kF32 ? "f32" : "f16"},
           {"prefill_chunk", setting.prefill_chunk},
-          {"context", backend.context()},
+          {"context", backend.info().context},
           {"load_ns", setting.load_ns},
           {"read_bandwidth", to_json(setting.bandwidth)}};
 }

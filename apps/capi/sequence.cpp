@@ -1,10 +1,10 @@
 #include "apps/capi/sequence.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "apps/session/prompt.h"
 #include "base/error.h"
+#include "engine/prefill.h"
 
 namespace edgellm::capi {
 
@@ -15,10 +15,8 @@ LoadedModel::LoadedModel(const std::string& path, const SessionOptions& options,
       tokenizer_(session_.tokenizer()) {
   EngineOptions engine = session_.engine_options();
   engine.sequences = max_sequences;
-  const Backend& backend = session_.start(engine);
+  session_.start(engine);
   slot_is_taken_.resize(static_cast<size_t>(max_sequences));
-  context_ = backend.context();
-  device_ = backend.device_name();
 }
 
 const Tokenizer& LoadedModel::tokenizer() const {
@@ -56,22 +54,14 @@ void LoadedModel::give_slot_back(int slot) {
   slot_is_taken_[static_cast<size_t>(slot)] = false;
 }
 
-void LoadedModel::run(int slot, std::span<const int32_t> ids, size_t first, Outputs outputs,
-                      size_t& n_run) {
+void LoadedModel::run(int slot, std::span<const int32_t> ids, size_t& n_cached,
+                      const Outputs& outputs) {
   const std::lock_guard lock(mutex_);
-  const size_t chunk = std::min(static_cast<size_t>(session_.backend().max_rows()), ids.size());
-  const std::vector<int32_t> sequences(chunk, slot);
-  std::vector<int32_t> positions(chunk);
-  for (n_run = 0; n_run < ids.size();) {
-    const size_t rows = std::min(chunk, ids.size() - n_run);
-    std::iota(positions.begin(), positions.end(), static_cast<int32_t>(first + n_run));
-    const auto last_row = static_cast<int32_t>(rows - 1);
-    outputs.rows = {&last_row, 1};
-    session_.backend().forward({.ids = ids.subspan(n_run, rows),
-                                .sequences = std::span(sequences).first(rows),
-                                .positions = std::span(positions).first(rows)},
-                               n_run + rows == ids.size() ? outputs : Outputs());
-    n_run += rows;
+  const size_t first = n_cached;
+  Prefill prefill(session_.backend(), slot, static_cast<int>(first), ids.subspan(first));
+  while (!prefill.is_done()) {
+    prefill.run_pass_for_last_id(outputs);
+    n_cached = first + prefill.n_fed();
   }
 }
 
@@ -162,16 +152,8 @@ void Sequence::run(const Outputs& outputs) {
     throw Error(ExitCode::kUsage, "the sequence is empty; feed it at least one id");
   }
   // The last id runs again where another result of it is wanted: it finds what it has written.
-  const size_t first = std::min(n_cached_, ids_.size() - 1);
-  const std::span<const int32_t> ids = std::span(ids_).subspan(first);
-  size_t n_run = 0;
-  try {
-    model_->run(slot_, ids, first, outputs, n_run);
-  } catch (...) {
-    n_cached_ = first + n_run;
-    throw;
-  }
-  n_cached_ = ids_.size();
+  n_cached_ = std::min(n_cached_, ids_.size() - 1);
+  model_->run(slot_, ids_, n_cached_, outputs);
 }
 
 void Sequence::forget_results() {

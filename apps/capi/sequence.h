@@ -32,17 +32,18 @@ class LoadedModel {
   std::vector<int32_t> encode(std::string_view text, bool as_prompt) const;
   bool is_stop_id(int32_t id) const;
   int vocab() const { return session_.config().vocab; }
-  int context() const { return context_; }
-  const std::string& device() const { return device_; }
+  int context() const { return session_.backend().info().context; }
+  const std::string& device() const { return session_.backend().info().device; }
   const std::string& note() const { return note_; }
 
   // One of the places for a sequence; throws Error (kUsage) where all are taken.
   int take_slot();
   void give_slot_back(int slot);
 
-  // Runs `ids` of a sequence from position `first` on. `outputs` are of the last id; its `rows` are
-  // set here. `n_run` counts the ids whose pass is done, also where a later one throws.
-  void run(int slot, std::span<const int32_t> ids, size_t first, Outputs outputs, size_t& n_run);
+  // Runs those of a sequence's `ids` that come after the first `n_cached`, one at least. `outputs`
+  // are of the last id; its `rows` are set here. `n_cached` counts the ids whose pass is done, also
+  // where a later one throws.
+  void run(int slot, std::span<const int32_t> ids, size_t& n_cached, const Outputs& outputs);
 
  private:
   std::string note_;
@@ -50,8 +51,6 @@ class LoadedModel {
   const Tokenizer* tokenizer_;  // null where the file holds none
   std::mutex mutex_;            // of the back end and the slots
   std::vector<bool> slot_is_taken_;
-  int context_ = 0;
-  std::string device_;
 };
 
 class Sequence {

@@ -121,8 +121,8 @@ compare::OurInfo our_info(const ModelFile& model, const Backend& backend,
           .architecture = model.config().architecture,
           .parameters = model.parameter_count(),
           .bytes = model.file_bytes(),
-          .context = backend.context(),
-          .device = backend.device_name(),
+          .context = backend.info().context,
+          .device = backend.info().device,
           .kv_type = engine.kv_type,
           .memory = backend.memory()};
 }

@@ -90,11 +90,11 @@ Sample measure_ours(const OurSide& side, const peers::CompletionRequest& request
   const std::vector<int32_t> ids =
       encode_prompt(*side.tokenizer, model.tokenizer(), request.prompt);
   const int64_t needed = static_cast<int64_t>(ids.size()) + request.max_tokens;
-  if (needed > side.backend->context()) {
+  if (needed > side.backend->info().context) {
     throw Error(ExitCode::kPromptDoesNotFit,
                 "the prompt is " + std::to_string(ids.size()) + " tokens and the answer " +
                     std::to_string(request.max_tokens) + ", but the context is " +
-                    std::to_string(side.backend->context()) + "; " +
+                    std::to_string(side.backend->info().context) + "; " +
                     (needed <= model.config().max_context
                          ? "use -c " + std::to_string(needed)
                          : "use a smaller -n or a shorter prompt, the model allows no more than " +

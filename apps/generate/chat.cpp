@@ -185,7 +185,7 @@ class Chat {
     if (flags_.verbose) print_numbers(result);
     conversation_.answered(result, stop_ids_, text);
     if (result.finish_reason == FinishReason::kContext) {
-      print_note("the context of " + std::to_string(backend_.context()) +
+      print_note("the context of " + std::to_string(backend_.info().context) +
                  " tokens is full, so the answer ends here; /clear begins a new conversation");
     }
     if (result.finish_reason == FinishReason::kInterrupted) {
@@ -195,11 +195,11 @@ class Chat {
 
   void require_room() {
     const size_t n = conversation_.prompt_ids().size();
-    if (n < static_cast<size_t>(backend_.context())) return;
+    if (n < static_cast<size_t>(backend_.info().context)) return;
     conversation_.take_back();
     throw Error(ExitCode::kPromptDoesNotFit,
                 "the conversation with this message is " + std::to_string(n) +
-                    " tokens, but the context is " + std::to_string(backend_.context()) +
+                    " tokens, but the context is " + std::to_string(backend_.info().context) +
                     "; /clear begins a new one, and chat -c N allows more where the model does");
   }
 
@@ -216,7 +216,7 @@ class Chat {
         " tokens/s; answer " + std::to_string(n_answer) + " tokens, " +
         (n_timed > 0 ? fixed(per_second(n_timed, result.eval_ns), 1) + " tokens/s; " : "") +
         "context " + std::to_string(n_prompt + n_answer) + " of " +
-        std::to_string(backend_.context()));
+        std::to_string(backend_.info().context));
   }
 
   const Flags& flags_;

@@ -200,7 +200,7 @@ void print_verbose(const Report& report) {
   const Percentiles gaps = percentiles(result.inter_token_ns);
   const MemoryPlan memory = report.backend->memory();
   const HeadStats head = report.backend->head_stats();
-  const uint64_t token_bytes = weight_bytes_per_token(*report.model, memory.head_copy);
+  const uint64_t token_bytes = weight_bytes_per_token(*report.model, memory.certified_head);
   line("time to first token:", go_duration(result.ttft_ns));
   if (report.timed_tokens() > 0) {
     line("inter-token p50:", go_duration(gaps.p50));
@@ -218,10 +218,11 @@ void print_verbose(const Report& report) {
                  fixed(static_cast<double>(head.rescored) / static_cast<double>(head.steps), 1) +
                  ", most " + std::to_string(head.most_rescored) + " of " +
                  std::to_string(report.model->config().vocab));
-  line("memory:", human_bytes(memory.weights) + " weights, " +
-                      (memory.head_copy > 0 ? human_bytes(memory.head_copy) + " int8 head, " : "") +
-                      human_bytes(memory.kv_cache) + " KV cache, " + human_bytes(memory.workspace) +
-                      " workspace");
+  line("memory:",
+       human_bytes(memory.weights) + " weights, " +
+           (memory.certified_head > 0 ? human_bytes(memory.certified_head) + " int8 head, " : "") +
+           human_bytes(memory.kv_cache) + " KV cache, " + human_bytes(memory.workspace) +
+           " workspace");
   const StepLaunches step = report.backend->step_launches(1);
   if (step.launches > 0) {
     line("launches:",
@@ -229,8 +230,8 @@ void print_verbose(const Report& report) {
              (step.graph_nodes > 0 ? ", a graph of " + std::to_string(step.graph_nodes) + " nodes"
                                    : std::string()));
   }
-  line("context:", std::to_string(report.backend->context()) + " tokens");
-  line("device:", report.backend->device_name());
+  line("context:", std::to_string(report.backend->info().context) + " tokens");
+  line("device:", report.backend->info().device);
   std::fputs(out.c_str(), stderr);
 }
 
@@ -267,10 +268,10 @@ nlohmann::ordered_json to_json(const Report& report, const nlohmann::ordered_jso
         {"eval_tps", report.eval_tps()},
         {"ttft_ns", result.ttft_ns},
         {"itl_ns", {{"p50", gaps.p50}, {"p90", gaps.p90}, {"p99", gaps.p99}, {"max", gaps.max}}}}},
-      {"device", report.backend->device_name()},
+      {"device", report.backend->info().device},
       {"threads", report.options->threads},
       {"kv_type", report.options->kv_type == KvType::kF32 ? "f32" : "f16"},
-      {"context", report.backend->context()},
+      {"context", report.backend->info().context},
       {"sampling", edgellm::to_json(*report.sampling)},
       {"output_hash", output_hash(result.token_ids)}};
 }

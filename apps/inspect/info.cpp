@@ -112,7 +112,7 @@ Json gpu_memory_json(const ModelFile& model) {
   if (!plan) return nullptr;
   return {{"total", plan->total()},
           {"weights", plan->weights},
-          {"head_copy", plan->head_copy},
+          {"head_copy", plan->certified_head},
           {"kv_cache", plan->kv_cache},
           {"workspace", plan->workspace}};
 }
@@ -293,7 +293,7 @@ void print_as_text(const ModelFile& model, bool with_sections) {
   if (const auto plan = gpu_memory(model)) {
     table.row("gpu memory", human_bytes(plan->total()) +
                                 " at the full context: " + human_bytes(plan->weights) +
-                                " weights, " + human_bytes(plan->head_copy) + " int8 head, " +
+                                " weights, " + human_bytes(plan->certified_head) + " int8 head, " +
                                 human_bytes(plan->kv_cache) + " KV cache, " +
                                 human_bytes(plan->workspace) + " workspace");
   }

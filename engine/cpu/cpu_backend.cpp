@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "engine/backend.h"
-#include "engine/cpu/head_copy.h"
+#include "engine/cpu/certified_head.h"
 #include "engine/pass.h"
 #include "engine/rope_table.h"
 #include "engine/views.h"
@@ -44,21 +44,29 @@ class LazyMemory {
   size_t bytes_ = 0;
 };
 
+int threads_of(const EngineOptions& options) {
+  return options.threads > 0 ? options.threads : cpu::usable_cores();
+}
+
+// "cpu (AMD EPYC, avx512, 2 threads)"
+std::string device_name(const EngineOptions& options) {
+  const int threads = threads_of(options);
+  return "cpu (" + cpu::machine_name() + ", " + cpu::isa_name() + ", " + std::to_string(threads) +
+         (threads == 1 ? " thread)" : " threads)");
+}
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const ModelFile& model, const EngineOptions& options)
-      : model_(model),
+      : Backend(model, info_of(model, options, device_name(options), /*is_gpu=*/false)),
         config_(model.config()),
         options_(options),
-        context_(context_of(model, options)),
-        cache_(config_, options, context_),
+        cache_(config_, options, info().context),
         table_(cache_, options),
         kv_memory_(2 * static_cast<size_t>(config_.layers) * cache_.layer_bytes),
         rope_(model.weights().inv_freq),
-        pool_(options.threads > 0 ? options.threads : cpu::usable_cores(), cpu::primitives()),
-        head_copy_(view(model.weights().head), !options.full_head) {
-    require(options.sequences >= 1 && options.max_rows >= 1,
-            "a backend needs a row and a sequence");
+        pool_(threads_of(options), cpu::primitives()),
+        certified_head_(view(model.weights().head), !options.full_head) {
     const size_t rows = static_cast<size_t>(options.max_rows);
     x_.resize(rows * static_cast<size_t>(config_.dim));
     q_.resize(rows * static_cast<size_t>(config_.q_dim()));
@@ -71,9 +79,9 @@ class CpuBackend final : public Backend {
   }
 
   void forward(const Batch& batch, const Outputs& outputs) override {
-    check_pass(batch, outputs, config_, options_, context_, table_);
+    check_pass(batch, outputs, config_, info(), table_);
     const int rows = static_cast<int>(batch.ids.size());
-    const Weights& weights = model_.weights();
+    const Weights& weights = model().weights();
     rope_.grow(*std::max_element(batch.positions.begin(), batch.positions.end()) + 1);
     const RowPlaces places{batch.sequences.data(), batch.positions.data()};
     const GateActivation act = view(config_.act);
@@ -100,26 +108,21 @@ class CpuBackend final : public Backend {
           {u_.data(), gain_or_null(w.ffn_sub_norm), eps, view(w.down), x_.data(), rows, l, &fault},
           pool_);
       if (l + 1 < config_.layers) keep_hidden(outputs, l + 1, rows);
-      if (options_.low_memory) model_.release_pages(w);
-      throw_on_fault(fault, model_);
+      if (options_.low_memory) model().release_pages(w);
+      throw_on_fault(fault, model());
     }
     run_head(batch, outputs, fault);
-    throw_on_fault(fault, model_);
+    throw_on_fault(fault, model());
     if (options_.low_memory) {
-      model_.release_pages(weights.head);
-      model_.release_pages(weights.embedding);
+      model().release_pages(weights.head);
+      model().release_pages(weights.embedding);
     }
-  }
-
-  std::string device_name() const override {
-    return "cpu (" + cpu::machine_name() + ", " + pool_.isa().name + ", " +
-           std::to_string(pool_.threads()) + (pool_.threads() == 1 ? " thread)" : " threads)");
   }
 
   MemoryPlan memory() const override {
     MemoryPlan plan;
-    plan.weights = model_.file_bytes();
-    plan.head_copy = head_copy_.bytes();
+    plan.weights = model().file_bytes();
+    plan.certified_head = certified_head_.bytes();
     plan.kv_cache = kv_memory_.bytes();
     plan.workspace = pool_.scratch_bytes() + rope_.bytes() +
                      (x_.capacity() + q_.capacity() + attention_.capacity() + u_.capacity() +
@@ -129,11 +132,6 @@ class CpuBackend final : public Backend {
   }
 
   HeadStats head_stats() const override { return head_stats_; }
-  int context() const override { return context_; }
-  int sequences() const override { return options_.sequences; }
-  int kv_blocks() const override { return options_.kv_blocks; }
-  int max_rows() const override { return options_.max_rows; }
-  const ModelFile& model() const override { return model_; }
 
  private:
   static const float* gain_or_null(std::span<const float> gain) {
@@ -148,7 +146,7 @@ class CpuBackend final : public Backend {
 
   void run_head(const Batch& batch, const Outputs& outputs, int32_t& fault) {
     if (outputs.rows.empty() && outputs.hidden.empty()) return;
-    const Weights& weights = model_.weights();
+    const Weights& weights = model().weights();
     HeadArgs head;
     head.x = x_.data();
     head.gain = weights.final_norm.data();
@@ -186,7 +184,7 @@ class CpuBackend final : public Backend {
       if (greedy) {
         logits_.resize(rows * vocab);
         head.logits = logits_.data();
-        run_greedy_head(head);
+        run_certified_head(head);
       } else {
         head.logits = outputs.logits.data() + (begin - argmax_only) * vocab;
         cpu::head(head, pool_);
@@ -195,30 +193,28 @@ class CpuBackend final : public Backend {
     }
   }
 
-  void run_greedy_head(const HeadArgs& head) {
-    const CompressedHead* copy = head_copy_.next_step(head.rows, pool_);
-    if (copy == nullptr) {
+  void run_certified_head(const HeadArgs& head) {
+    const CertifiedHead* certified = certified_head_.next_step(head.rows, pool_);
+    if (certified == nullptr) {
       cpu::head(head, pool_);
       return;
     }
     rescored_.resize(static_cast<size_t>(head.rows));
-    cpu::greedy_head({head, *copy, rescored_.data()}, pool_);
+    cpu::certified_head({head, *certified, rescored_.data()}, pool_);
     head_stats_.add(rescored_);
   }
 
   // Output rows that the head takes at a time: their logits, or bounds of them, are kept meanwhile.
   static constexpr size_t kHeadRows = 32;
 
-  const ModelFile& model_;
   const ModelConfig& config_;
   const EngineOptions options_;
-  const int context_;
   const CacheLayout cache_;
   BlockTable table_;
   LazyMemory kv_memory_;  // per layer: keys, then values
   RopeTable rope_;
   cpu::Pool pool_;
-  HeadCopy head_copy_;
+  LazyCertifiedHead certified_head_;
   HeadStats head_stats_;
   std::vector<int32_t> rescored_;  // [output rows] of a greedy step
   std::vector<float> x_;           // [max_rows, dim] residual stream

@@ -78,23 +78,19 @@ class InFlight {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(const ModelFile& model, const EngineOptions& options, const Progress& progress)
-      : model_(model),
+      : Backend(model, info_of(model, options, claim_gpu(model, options), /*is_gpu=*/true)),
         config_(model.config()),
         options_(options),
-        context_(context_of(model, options)),
-        cache_(config_, options, context_),
+        cache_(config_, options, info().context),
         table_(cache_, options),
-        name_(claim_gpu(model, options)),
         memory_(plan_cuda_memory(model, options).total()),
         device_(model, options, memory_.data()),
-        host_(ring_bytes(options) +
+        host_(mailbox_bytes(options) +
               (result_count(options) + input_count(static_cast<size_t>(config_.vocab))) *
                   sizeof(int32_t)) {
-    require(options.sequences >= 1 && options.max_rows >= 1,
-            "a backend needs a row and a sequence");
     device_.upload(model, options, stream_, progress);
-    ring_ = reinterpret_cast<uint64_t*>(host_.data());
-    results_ = reinterpret_cast<int32_t*>(host_.data() + ring_bytes(options));
+    mailbox_ = reinterpret_cast<uint64_t*>(host_.data());
+    results_ = reinterpret_cast<int32_t*>(host_.data() + mailbox_bytes(options));
     inputs_ = StepInputs(results_ + result_count(options), static_cast<size_t>(options.max_rows));
   }
 
@@ -104,7 +100,7 @@ class CudaBackend final : public Backend {
   }
 
   void forward(const Batch& batch, const Outputs& outputs) override {
-    check_pass(batch, outputs, config_, options_, context_, table_);
+    check_pass(batch, outputs, config_, info(), table_);
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
     if (is_decode_step(batch, outputs)) {
@@ -113,17 +109,17 @@ class CudaBackend final : public Backend {
       await(launch_step(rows, outputs.banned.size()), outputs.argmax);
     } else {
       begin_pass(batch, outputs, batch.ids.size());
-      run_layers(static_cast<int>(batch.ids.size()), single_rows(batch), outputs);
+      run_layers(static_cast<int>(batch.ids.size()), count_decode_rows(batch), outputs);
       run_head(batch, outputs);
     }
   }
 
-  // The GPU feeds itself (cuda::feed); the host launches a step before it has seen the ids of the
-  // step before, and never more than that one ahead.
+  // The GPU makes its own next inputs (cuda::post_step). The host launches a step before it has
+  // seen the ids of the step before, and is never more than one step ahead.
   //
   // A step that a run did not ask for has appended one row to the cache of each sequence, at the
   // place behind its last token. That is no harm: a row attends to places up to its own, and
-  // whoever feeds that place next writes it before any row reads it.
+  // the next row at that place writes it before any row reads it.
   void decode_rows(const Batch& first, int n_max, std::span<const int32_t> banned,
                    const std::function<bool(std::span<const int32_t> ids)>& on_ids) override {
     std::vector<int32_t> row_list(first.ids.size());
@@ -138,7 +134,7 @@ class CudaBackend final : public Backend {
       return;
     }
     if (n_max <= 0) return;
-    check_pass(first, outputs, config_, options_, context_, table_);
+    check_pass(first, outputs, config_, info(), table_);
     // A sequence has the blocks of all positions up to its last one.
     for (size_t row = 0; row < first.ids.size(); ++row) {
       require(table_.has_place(first.sequences[row], first.positions[row] + n_max - 1),
@@ -165,11 +161,10 @@ class CudaBackend final : public Backend {
     wait();
   }
 
-  std::string device_name() const override { return name_; }
   MemoryPlan memory() const override { return device_.plan; }
   HeadStats head_stats() const override {
     HeadStats stats = head_stats_;
-    if (device_.head_copy.rows == 0) return stats;
+    if (device_.certified_head.rows == 0) return stats;
     use_gpu();
     std::vector<cuda::RescoredTotals> totals(static_cast<size_t>(options_.max_rows));
     cuda_check(cudaMemcpyAsync(totals.data(), device_.rescored_totals,
@@ -191,15 +186,10 @@ class CudaBackend final : public Backend {
     return step.graph ? StepLaunches{1, step.kernels} : StepLaunches{step.kernels, 0};
   }
   HostWork host_work() const override { return host_work_; }
-  int context() const override { return context_; }
-  int sequences() const override { return options_.sequences; }
-  int kv_blocks() const override { return options_.kv_blocks; }
-  int max_rows() const override { return options_.max_rows; }
-  const ModelFile& model() const override { return model_; }
 
  private:
-  static size_t ring_bytes(const EngineOptions& options) {
-    return cuda::kRingSteps * static_cast<size_t>(options.max_rows) * sizeof(uint64_t);
+  static size_t mailbox_bytes(const EngineOptions& options) {
+    return cuda::kMailboxSteps * static_cast<size_t>(options.max_rows) * sizeof(uint64_t);
   }
 
   enum class HeadKind {
@@ -254,14 +244,14 @@ class CudaBackend final : public Backend {
     cuda_check(cudaMemsetAsync(device_.fault(), 0, sizeof(int32_t), stream_), "starting a pass");
   }
 
-  // Rows of as many sequences, an arg-max of every row and nothing else, so that the GPU can feed
-  // itself. Captured; more than a few rows need the sequence that fills them up, which a paged
-  // cache has.
+  // Rows of as many sequences, an arg-max of every row and nothing else, so that the GPU can make
+  // its own next inputs. Captured; more than a few rows need the sequence that fills them up, which
+  // a paged cache has.
   bool is_decode_step(const Batch& batch, const Outputs& outputs) const {
     return outputs.argmax.size() == batch.ids.size() && outputs.logits.empty() &&
            outputs.hidden.empty() &&
            (batch.ids.size() <= cuda::kMaxInlineRows || options_.kv_blocks > 0) &&
-           single_rows(batch) == static_cast<int>(batch.ids.size());
+           count_decode_rows(batch) == static_cast<int>(batch.ids.size());
   }
   // The next number of rows that steps are captured for: few rows more than it takes, few graphs.
   size_t captured_rows(size_t rows) const {
@@ -305,31 +295,32 @@ class CudaBackend final : public Backend {
     for (size_t begin = 0; begin < rows; begin += logit_rows(options_, config_)) {
       launch_head(begin, std::min(logit_rows(options_, config_), rows - begin), n_banned, kind);
     }
-    cuda::FeedArgs feed;
-    feed.n_used = device_.inputs.n_used;
-    feed.argmax = device_.argmax();
-    feed.ids = device_.inputs.ids;
-    feed.positions = device_.inputs.positions;
-    feed.fault = device_.fault();
-    feed.step = device_.inputs.step;
-    feed.ring = ring_;
-    feed.rescored = certified ? device_.rescored() : nullptr;
-    feed.totals = device_.rescored_totals;
-    feed.rows = static_cast<int>(rows);
-    feed.ring_rows = options_.max_rows;
-    cuda::feed(feed, stream_);
+    cuda::MailboxArgs post;
+    post.n_used = device_.inputs.n_used;
+    post.argmax = device_.argmax();
+    post.ids = device_.inputs.ids;
+    post.positions = device_.inputs.positions;
+    post.fault = device_.fault();
+    post.step = device_.inputs.step;
+    post.mailbox = mailbox_;
+    post.rescored = certified ? device_.rescored() : nullptr;
+    post.totals = device_.rescored_totals;
+    post.rows = static_cast<int>(rows);
+    post.mailbox_rows = options_.max_rows;
+    cuda::post_step(post, stream_);
   }
 
-  // What a step tells of a row (cuda::feed_value), as soon as the GPU has written it.
-  int32_t told_of(uint32_t step, size_t row) {
+  // Polls the mailbox for the value of a row (cuda::mailbox_value) until the GPU has posted the
+  // step.
+  int32_t poll(uint32_t step, size_t row) {
     const std::atomic_ref word(
-        ring_[step % cuda::kRingSteps * static_cast<size_t>(options_.max_rows) + row]);
+        mailbox_[step % cuda::kMailboxSteps * static_cast<size_t>(options_.max_rows) + row]);
     // Asking the driver takes 0.3 us, a look at the word less than a nanosecond.
     constexpr int kLooksPerQuery = 100000;
     for (bool ended = false;;) {
       for (int look = 0; look < kLooksPerQuery; ++look) {
-        const uint64_t told = word.load(std::memory_order_acquire);
-        if (cuda::feed_step(told) == step) return cuda::feed_value(told);
+        const uint64_t posted = word.load(std::memory_order_acquire);
+        if (cuda::mailbox_step(posted) == step) return cuda::mailbox_value(posted);
       }
       require(!ended, "the GPU has ended a step without telling its id");
       const cudaError_t status = cudaStreamQuery(stream_);
@@ -338,17 +329,17 @@ class CudaBackend final : public Backend {
       if (!ended && status != cudaErrorNotReady) cuda_check(status, "running the model");
     }
   }
-  int32_t fault_of(uint32_t step) { return cuda::feed_fault(told_of(step, 0)); }
+  int32_t fault_of(uint32_t step) { return cuda::mailbox_fault(poll(step, 0)); }
 
   // The ids that a step has chosen.
   void await(uint32_t step, std::span<int32_t> ids) {
-    throw_on_fault(fault_of(step), model_);
-    for (size_t row = 0; row < ids.size(); ++row) ids[row] = told_of(step, row);
+    throw_on_fault(fault_of(step), model());
+    for (size_t row = 0; row < ids.size(); ++row) ids[row] = poll(step, row);
     host_work_.to_host_bytes += ids.size() * sizeof(uint64_t);
   }
 
   // The first rows that are each alone in their sequence.
-  int single_rows(const Batch& batch) const {
+  int count_decode_rows(const Batch& batch) const {
     std::vector<int> rows(static_cast<size_t>(options_.sequences));
     for (int32_t sequence : batch.sequences) ++rows[static_cast<size_t>(sequence)];
     const auto first_of_several = std::ranges::find_if(
@@ -356,7 +347,7 @@ class CudaBackend final : public Backend {
     return static_cast<int>(first_of_several - batch.sequences.begin());
   }
 
-  void run_layers(int rows, int single_rows, const Outputs& outputs) {
+  void run_layers(int rows, int decode_rows, const Outputs& outputs) {
     const StepInputs& in = device_.inputs;
     const RowPlaces places{in.sequences, in.positions};
     const float eps = config_.norm_eps;
@@ -373,7 +364,7 @@ class CudaBackend final : public Backend {
       cuda::qkv({x, w.attn_norm, eps, w.q, w.k, w.v, device_.rope_cos, device_.rope_sin, places,
                  device_.q, kv, rows, config_.dim, config_.heads, l, fault},
                 workspace, stream_);
-      cuda::attention({device_.q, kv, places, device_.attention, rows, config_.heads, single_rows},
+      cuda::attention({device_.q, kv, places, device_.attention, rows, config_.heads, decode_rows},
                       workspace, stream_);
       cuda::attn_out({device_.attention, w.attn_sub_norm, eps, w.o, x, rows, l, fault}, workspace,
                      stream_);
@@ -401,7 +392,7 @@ class CudaBackend final : public Backend {
     return head;
   }
 
-  bool has_certified_head() const { return device_.head_copy.rows > 0; }
+  bool has_certified_head() const { return device_.certified_head.rows > 0; }
 
   // For at most logit_rows() output rows from `begin` on; logits are overwritten by the next
   // launch.
@@ -411,8 +402,8 @@ class CudaBackend final : public Backend {
     head.banned = device_.inputs.banned;
     head.n_banned = static_cast<int>(n_banned);
     if (kind == HeadKind::kCertified) {
-      cuda::greedy_head({head, device_.head_copy, device_.rescored() + begin}, device_.workspace,
-                        stream_);
+      cuda::certified_head({head, device_.certified_head, device_.rescored() + begin},
+                           device_.workspace, stream_);
     } else {
       cuda::head(head, device_.workspace, stream_);
     }
@@ -476,27 +467,24 @@ class CudaBackend final : public Backend {
                "reading results");
     host_work_.to_host_bytes += result_count(options_) * sizeof(int32_t);
     wait();
-    throw_on_fault(results_[0], model_);
+    throw_on_fault(results_[0], model());
   }
 
-  const ModelFile& model_;
   const ModelConfig& config_;
   const EngineOptions options_;
-  const int context_;
   const CacheLayout cache_;
   BlockTable table_;
   bool table_sent_ = false;  // the device has it as it is here
-  const std::string name_;
   Stream stream_;
   DeviceMemory memory_;
   DeviceModel device_;
-  PinnedMemory host_;           // the next three
-  uint64_t* ring_ = nullptr;    // cuda::FeedArgs
-  int32_t* results_ = nullptr;  // [result_count()], a copy of the device's
+  PinnedMemory host_;            // the next three
+  uint64_t* mailbox_ = nullptr;  // cuda::MailboxArgs
+  int32_t* results_ = nullptr;   // [result_count()], a copy of the device's
   // Written before a pass and sent to the device: kernels that read the host's memory would wait
   // for the bus, each for itself.
   StepInputs inputs_;
-  uint32_t next_step_ = 1;  // the ring starts with zeros
+  uint32_t next_step_ = 1;  // the mailbox starts with zeros
   HeadStats head_stats_;    // without decode steps: the GPU counts those
   HostWork host_work_;
   std::map<std::pair<size_t, size_t>, Step> steps_;  // by rows and banned ids

@@ -74,19 +74,19 @@ DeviceModel::DeviceModel(const ModelFile& model, const EngineOptions& options, s
                       put(w.down)});
   }
   plan.weights = placer_.used();
-  if (!options.full_head && head.cols <= kMaxCompressedCols) place_head_copy();
-  plan.head_copy = placer_.used() - plan.weights;
+  if (!options.full_head && head.cols <= kMaxCertifiedCols) place_certified_head();
+  plan.certified_head = placer_.used() - plan.weights;
 
   const int context = context_of(model, options);
   const CacheLayout cache(config, options, context);
   kv = placer_.take(2 * static_cast<size_t>(config.layers) * cache.layer_bytes);
-  plan.kv_cache = placer_.used() - plan.weights - plan.head_copy;
+  plan.kv_cache = placer_.used() - plan.weights - plan.certified_head;
 
   block_table = placer_.take<int32_t>(static_cast<size_t>(cache.table_rows) *
                                       static_cast<size_t>(cache.blocks_per_sequence));
   workspace.max_chunks = (context + kAttentionChunk - 1) / kAttentionChunk;
   place_workspace(config, options, context);
-  plan.workspace = placer_.used() - plan.weights - plan.head_copy - plan.kv_cache;
+  plan.workspace = placer_.used() - plan.weights - plan.certified_head - plan.kv_cache;
 }
 
 void DeviceModel::add_bytes(void* to, const void* from, size_t bytes) {
@@ -145,11 +145,11 @@ TernaryMatrix DeviceModel::put(const TernaryTensor& tensor) {
   return matrix;
 }
 
-void DeviceModel::place_head_copy() {
+void DeviceModel::place_certified_head() {
   const size_t rows = static_cast<size_t>(head.rows);
-  head_codes_ = placer_.take<int8_t>(rows * CompressedHead::pitch_of(head.cols));
-  head_bounds_ = placer_.take<CompressedRow>(rows);
-  head_copy = {head_codes_, head_bounds_, head.rows, head.cols};
+  head_codes_ = placer_.take<int8_t>(rows * CertifiedHead::pitch_of(head.cols));
+  head_bounds_ = placer_.take<CertifiedRow>(rows);
+  certified_head = {head_codes_, head_bounds_, head.rows, head.cols};
 }
 
 void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions& options,
@@ -186,7 +186,7 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
   workspace.row_sum = placer_.take<int32_t>(rows);
   workspace.best = zeroed(placer_.take<unsigned long long>(head_rows), head_rows);
   workspace.head_done = zeroed(placer_.take<int32_t>(1), 1);
-  workspace.steps = placer_.take<int16_t>(head_rows * CompressedHead::pitch_of(config.dim));
+  workspace.steps = placer_.take<int16_t>(head_rows * CertifiedHead::pitch_of(config.dim));
   workspace.hidden = placer_.take<HiddenBound>(head_rows);
   workspace.lower = zeroed(placer_.take<uint32_t>(head_rows), head_rows);
   workspace.rescored = zeroed(placer_.take<int32_t>(head_rows), head_rows);
@@ -198,7 +198,7 @@ void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions
   // The logits of many sequences come on top.
   const size_t few_floats = std::max(u_floats, size_t{cuda::kMaxInlineRows} * vocab);
   const size_t on_top = (std::max(few_floats, head_rows * vocab) - few_floats) * sizeof(float);
-  const size_t used = placer_.used() - plan.weights - plan.head_copy - plan.kv_cache - on_top;
+  const size_t used = placer_.used() - plan.weights - plan.certified_head - plan.kv_cache - on_top;
   // A paged cache serves many sequences, whose rows need more than that anyway.
   const size_t left = options.kv_blocks > 0    ? kWorkspaceBytes
                       : used < kWorkspaceBytes ? kWorkspaceBytes - used
@@ -228,7 +228,7 @@ void DeviceModel::upload(const ModelFile& model, const EngineOptions& options, c
   }
 
   copy_pieces(options, progress);
-  if (head_copy.rows > 0) cuda::compress_head(head, head_codes_, head_bounds_, stream);
+  if (certified_head.rows > 0) cuda::build_certified_head(head, head_codes_, head_bounds_, stream);
   repack_codes(model, stream);
   for (const LayerWeights& layer : model.weights().layers) model.release_pages(layer);
   model.release_pages(model.weights().embedding);

@@ -68,8 +68,8 @@ struct StepInputs {
   int32_t* sequences = nullptr;  // [max_rows]
   int32_t* positions = nullptr;  // [max_rows]
   int32_t* row_list = nullptr;   // [max_rows]
-  uint32_t* step = nullptr;      // [1] cuda::FeedArgs
-  uint32_t* n_used = nullptr;    // [1] cuda::FeedArgs
+  uint32_t* step = nullptr;      // [1] cuda::MailboxArgs
+  uint32_t* n_used = nullptr;    // [1] cuda::MailboxArgs
   int32_t* banned = nullptr;     // [vocab]
 
   StepInputs() = default;
@@ -87,7 +87,7 @@ struct StepInputs {
 
 struct DeviceModel {
   DenseMatrix embedding, head;
-  CompressedHead head_copy;  // no rows where there is none
+  CertifiedHead certified_head;  // no rows where there is none
   const float* final_norm = nullptr;
   std::vector<DeviceLayer> layers;
 
@@ -141,7 +141,7 @@ struct DeviceModel {
     size_t bytes;
   };
 
-  void place_head_copy();
+  void place_certified_head();
   void place_workspace(const ModelConfig& config, const EngineOptions& options, int context);
   void add_bytes(void* to, const void* from, size_t bytes);
   void add_rows(void* to, const void* from, size_t rows, size_t row_bytes, size_t pitch);
@@ -156,8 +156,8 @@ struct DeviceModel {
   std::vector<Piece> pieces_;
   std::vector<Codes> ternary_;
   std::vector<Range> zeroed_;
-  int8_t* head_codes_ = nullptr;  // head_copy's, to be written
-  CompressedRow* head_bounds_ = nullptr;
+  int8_t* head_codes_ = nullptr;  // certified_head's, to be written
+  CertifiedRow* head_bounds_ = nullptr;
 };
 
 }  // namespace edgellm

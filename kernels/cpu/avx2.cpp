@@ -274,7 +274,7 @@ void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const Quantise
   }
 }
 
-// ---- Compressed head ------------------------------------------------------------------------
+// ---- Certified head --------------------------------------------------------------------------
 
 inline int64_t add_lanes_wide(const __m256i (&v)[4]) {
   __m256i sum = _mm256_setzero_si256();
@@ -288,9 +288,9 @@ inline int64_t add_lanes_wide(const __m256i (&v)[4]) {
 
 // One row of codes with kTokens rows of steps, of `pitch` columns.
 template <int kTokens>
-inline void compressed_row(const int8_t* codes, const int16_t* steps, int pitch, float* out,
-                           size_t out_stride) {
-  // 32 lanes: each takes at most kMaxCompressedCols / 32 products, which fit.
+inline void certified_product(const int8_t* codes, const int16_t* steps, int pitch, float* out,
+                              size_t out_stride) {
+  // 32 lanes: each takes at most kMaxCertifiedCols / 32 products, which fit.
   __m256i acc[kTokens][4] = {};
   for (int c = 0; c < pitch; c += 64) {
     for (int j = 0; j < 4; ++j) {
@@ -308,18 +308,18 @@ inline void compressed_row(const int8_t* codes, const int16_t* steps, int pitch,
   }
 }
 
-void compressed_rows(const CompressedHead& copy, int i_begin, int i_end, const int16_t* steps,
-                     int t_count, float* out, size_t out_stride) {
-  const int pitch = (copy.cols + 63) / 64 * 64;
+void certified_products(const CertifiedHead& certified, int i_begin, int i_end,
+                        const int16_t* steps, int t_count, float* out, size_t out_stride) {
+  const int pitch = (certified.cols + 63) / 64 * 64;
   for (int i = i_begin; i < i_end; ++i) {
-    const int8_t* codes = copy.codes + static_cast<size_t>(i) * static_cast<size_t>(pitch);
+    const int8_t* codes = certified.codes + static_cast<size_t>(i) * static_cast<size_t>(pitch);
     const int16_t* of = steps;
     float* to = out + (i - i_begin);
     int t = 0;
     for (; t + 2 <= t_count; t += 2, of += 2 * pitch, to += 2 * out_stride) {
-      compressed_row<2>(codes, of, pitch, to, out_stride);
+      certified_product<2>(codes, of, pitch, to, out_stride);
     }
-    if (t < t_count) compressed_row<1>(codes, of, pitch, to, out_stride);
+    if (t < t_count) certified_product<1>(codes, of, pitch, to, out_stride);
   }
 }
 
@@ -327,8 +327,8 @@ void compressed_rows(const CompressedHead& copy, int i_begin, int i_end, const i
 
 }  // namespace
 
-const Primitives kAvx2 = {"avx2",          kPlaneBytes, quantise, ternary_rows,
-                          rms_norm,        dense_rows,  row_amax, code_row,
-                          compressed_rows, gate,        add_rows, attention};
+const Primitives kAvx2 = {"avx2",     kPlaneBytes, quantise, ternary_rows,       rms_norm,
+                          dense_rows, row_amax,    code_row, certified_products, gate,
+                          add_rows,   attention};
 
 }  // namespace edgellm::cpu

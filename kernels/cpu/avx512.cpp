@@ -238,7 +238,7 @@ void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const Quantise
   }
 }
 
-// ---- Compressed head ------------------------------------------------------------------------
+// ---- Certified head --------------------------------------------------------------------------
 
 inline __m512i widen_sum(__m512i v) {
   return _mm512_add_epi64(_mm512_cvtepi32_epi64(_mm512_castsi512_si256(v)),
@@ -250,8 +250,8 @@ inline __m512i load_codes(const int8_t* codes) {
 }
 
 // One row of codes with one of steps, of `pitch` columns.
-inline float compressed_row(const int8_t* codes, const int16_t* steps, int pitch) {
-  // At least 32 lanes: each takes at most kMaxCompressedCols / 32 products, which fit.
+inline float certified_product(const int8_t* codes, const int16_t* steps, int pitch) {
+  // At least 32 lanes: each takes at most kMaxCertifiedCols / 32 products, which fit.
   __m512i acc[4] = {};
   const auto add = [&](int c, int j) {
     acc[j] = _mm512_dpwssd_epi32(acc[j], load_codes(codes + c + 32 * j),
@@ -270,8 +270,8 @@ inline float compressed_row(const int8_t* codes, const int16_t* steps, int pitch
 }
 
 // The same with four rows of steps, which share the widened codes.
-inline void compressed_row_of_4(const int8_t* codes, const int16_t* steps, int pitch, float* out,
-                                size_t out_stride) {
+inline void certified_product_of_4(const int8_t* codes, const int16_t* steps, int pitch, float* out,
+                                   size_t out_stride) {
   __m512i acc[4][2];
   for (auto& of_token : acc) {
     for (__m512i& a : of_token) a = _mm512_setzero_si512();  // `= {}` would go through memory
@@ -308,18 +308,19 @@ inline void compressed_row_of_4(const int8_t* codes, const int16_t* steps, int p
 }
 
 // One row of codes at a time: the processor fetches ahead in one stream, hardly in four (17 GB/s).
-void compressed_rows(const CompressedHead& copy, int i_begin, int i_end, const int16_t* steps,
-                     int t_count, float* out, size_t out_stride) {
-  const int pitch = (copy.cols + 63) / 64 * 64;
+void certified_products(const CertifiedHead& certified, int i_begin, int i_end,
+                        const int16_t* steps, int t_count, float* out, size_t out_stride) {
+  const int pitch = (certified.cols + 63) / 64 * 64;
   for (int i = i_begin; i < i_end; ++i) {
-    const int8_t* codes = copy.codes + static_cast<size_t>(i) * static_cast<size_t>(pitch);
+    const int8_t* codes = certified.codes + static_cast<size_t>(i) * static_cast<size_t>(pitch);
     const int16_t* of = steps;
     float* to = out + (i - i_begin);
     int t = 0;
     for (; t + 4 <= t_count; t += 4, of += 4 * pitch, to += 4 * out_stride) {
-      compressed_row_of_4(codes, of, pitch, to, out_stride);
+      certified_product_of_4(codes, of, pitch, to, out_stride);
     }
-    for (; t < t_count; ++t, of += pitch, to += out_stride) *to = compressed_row(codes, of, pitch);
+    for (; t < t_count; ++t, of += pitch, to += out_stride)
+      *to = certified_product(codes, of, pitch);
   }
 }
 
@@ -327,8 +328,8 @@ void compressed_rows(const CompressedHead& copy, int i_begin, int i_end, const i
 
 }  // namespace
 
-const Primitives kAvx512 = {"avx512",        kPlaneBytes, quantise, ternary_rows,
-                            rms_norm,        dense_rows,  row_amax, code_row,
-                            compressed_rows, gate,        add_rows, attention};
+const Primitives kAvx512 = {"avx512",           kPlaneBytes, quantise, ternary_rows,
+                            rms_norm,           dense_rows,  row_amax, code_row,
+                            certified_products, gate,        add_rows, attention};
 
 }  // namespace edgellm::cpu

@@ -15,10 +15,11 @@ void attn_out(const ProjectArgs& args, Pool& pool);
 void ffn_up(const FfnUpArgs& args, Pool& pool);
 void ffn_down(const ProjectArgs& args, Pool& pool);
 void head(const HeadArgs& args, Pool& pool);
-void greedy_head(const GreedyHeadArgs& args, Pool& pool);
+void certified_head(const CertifiedHeadArgs& args, Pool& pool);
 
-// Builds the compressed copy of `w`, at most kMaxCompressedCols columns: codes [rows, pitch] and
+// Builds the certified head of `w`, at most kMaxCertifiedCols columns: codes [rows, pitch] and
 // row_bounds [rows].
-void compress_head(const DenseMatrix& w, int8_t* codes, CompressedRow* row_bounds, Pool& pool);
+void build_certified_head(const DenseMatrix& w, int8_t* codes, CertifiedRow* row_bounds,
+                          Pool& pool);
 
 }  // namespace edgellm::cpu

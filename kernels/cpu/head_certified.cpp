@@ -1,4 +1,4 @@
-// compress_head and greedy_head: the exact arg-max of the head from an int8 copy of it.
+// build_certified_head and certified_head: the exact arg-max of the head from its int8 codes.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -16,13 +16,13 @@ constexpr int kRowsPerItem = 64;
 
 size_t at(int row, int width) { return static_cast<size_t>(row) * static_cast<size_t>(width); }
 
-CompressedRow compress_row(const Primitives& isa, const DenseMatrix& w, int i, int8_t* codes,
-                           size_t pitch) {
+CertifiedRow certify_row(const Primitives& isa, const DenseMatrix& w, int i, int8_t* codes,
+                         size_t pitch) {
   float amax = 0.0f;
   const bool finite = isa.row_amax(w, i, &amax);
   if (!finite || amax == 0.0f) {
     std::fill_n(codes, pitch, int8_t{0});
-    return finite ? CompressedRow{} : unbounded_row();
+    return finite ? CertifiedRow{} : unbounded_row();
   }
   // Scaled by a power of two, so that float does for the squares.
   const StepScale scale = step_scale(amax);
@@ -34,10 +34,10 @@ CompressedRow compress_row(const Primitives& isa, const DenseMatrix& w, int i, i
   const auto norm = [&](float sum) { return unit * static_cast<double>(norm_bound(sum, w.cols)); };
   // A subnormal scale is rounded once more: 2^-150 in every code.
   constexpr double kScaleRounding = 0x1p-135;
-  return compressed_row(static_cast<float>(unit * static_cast<double>(coding.scale)),
-                        norm(squares.errors) + kScaleRounding,
-                        static_cast<double>(coding.scale) * norm(squares.codes) + kScaleRounding,
-                        norm(squares.values));
+  return certified_row(static_cast<float>(unit * static_cast<double>(coding.scale)),
+                       norm(squares.errors) + kScaleRounding,
+                       static_cast<double>(coding.scale) * norm(squares.codes) + kScaleRounding,
+                       norm(squares.values));
 }
 
 // The steps of `normed` [n] into steps [pitch], and what the bounds need of it.
@@ -96,21 +96,22 @@ bool is_banned(const HeadArgs& args, int id) {
 
 }  // namespace
 
-void compress_head(const DenseMatrix& w, int8_t* codes, CompressedRow* row_bounds, Pool& pool) {
-  const size_t pitch = CompressedHead::pitch_of(w.cols);
+void build_certified_head(const DenseMatrix& w, int8_t* codes, CertifiedRow* row_bounds,
+                          Pool& pool) {
+  const size_t pitch = CertifiedHead::pitch_of(w.cols);
   pool.for_each(w.rows, kRowsPerItem, [&](int begin, int end, int) {
     for (int v = begin; v < end; ++v) {
-      row_bounds[v] = compress_row(pool.isa(), w, v, codes + static_cast<size_t>(v) * pitch, pitch);
+      row_bounds[v] = certify_row(pool.isa(), w, v, codes + static_cast<size_t>(v) * pitch, pitch);
     }
   });
 }
 
-void greedy_head(const GreedyHeadArgs& args, Pool& pool) {
+void certified_head(const CertifiedHeadArgs& args, Pool& pool) {
   const HeadArgs& head = args.head;
   const Primitives& isa = pool.isa();
   const int dim = head.w.cols;
   const int vocab = head.w.rows;
-  const size_t pitch = args.copy.pitch();
+  const size_t pitch = args.certified.pitch();
   const Scratch scratch = Scratch::take(pool, static_cast<size_t>(head.rows), pitch);
 
   pool.for_each(head.rows, 1, [&](int begin, int end, int) {
@@ -129,8 +130,8 @@ void greedy_head(const GreedyHeadArgs& args, Pool& pool) {
       const int first = item * kRowsPerItem;
       const int count = std::min(kRowsPerItem, vocab - first);
       // Each becomes the bound, in its place.
-      isa.compressed_rows(args.copy, first, first + count, scratch.steps, head.rows,
-                          head.logits + first, static_cast<size_t>(vocab));
+      isa.certified_products(args.certified, first, first + count, scratch.steps, head.rows,
+                             head.logits + first, static_cast<size_t>(vocab));
       for (int row = 0; row < head.rows; ++row) {
         float* upper = head.logits + at(row, vocab) + first;
         uint32_t& best = scratch.lower[at(thread, head.rows) + static_cast<size_t>(row)];
@@ -138,7 +139,7 @@ void greedy_head(const GreedyHeadArgs& args, Pool& pool) {
         const HiddenBound hidden = scratch.hidden[row];
         for (int i = 0; i < count; ++i) {
           const LogitBounds bounds =
-              logit_bounds(upper[i], args.copy.row_bounds[first + i], hidden);
+              logit_bounds(upper[i], args.certified.row_bounds[first + i], hidden);
           upper[i] = bounds.upper;
           // False where there is no bound (NaN).
           if (bounds.lower > best_lower && !is_banned(head, first + i)) best_lower = bounds.lower;

@@ -105,14 +105,14 @@ void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const Quantise
   }
 }
 
-void compressed_rows(const CompressedHead& copy, int i_begin, int i_end, const int16_t* steps,
-                     int t_count, float* out, size_t out_stride) {
+void certified_products(const CertifiedHead& certified, int i_begin, int i_end,
+                        const int16_t* steps, int t_count, float* out, size_t out_stride) {
   constexpr size_t kPiece = 64;  // of the pitch: 64 products fit in an int32
-  for (int t = 0; t < t_count; ++t, steps += copy.pitch(), out += out_stride) {
+  for (int t = 0; t < t_count; ++t, steps += certified.pitch(), out += out_stride) {
     for (int i = i_begin; i < i_end; ++i) {
-      const int8_t* codes = copy.codes + static_cast<size_t>(i) * copy.pitch();
+      const int8_t* codes = certified.codes + static_cast<size_t>(i) * certified.pitch();
       int64_t total = 0;
-      for (size_t begin = 0; begin < copy.pitch(); begin += kPiece) {
+      for (size_t begin = 0; begin < certified.pitch(); begin += kPiece) {
         int32_t sum = 0;
         for (size_t c = begin; c < begin + kPiece; ++c) sum += codes[c] * steps[c];
         total += sum;
@@ -126,8 +126,8 @@ void compressed_rows(const CompressedHead& copy, int i_begin, int i_end, const i
 
 }  // namespace
 
-const Primitives kPortable = {"portable",      kPlaneBytes, quantise, ternary_rows,
-                              rms_norm,        dense_rows,  row_amax, code_row,
-                              compressed_rows, gate,        add_rows, attention};
+const Primitives kPortable = {"portable",         kPlaneBytes, quantise, ternary_rows,
+                              rms_norm,           dense_rows,  row_amax, code_row,
+                              certified_products, gate,        add_rows, attention};
 
 }  // namespace edgellm::cpu

@@ -81,9 +81,9 @@ struct Primitives {
   RowSquares (*code_row)(const DenseMatrix& w, int i, const RowCoding& coding, int8_t* codes);
 
   // out[t * out_stride + i - i_begin] = the exact sum of codes[i] * steps[t], as the nearest float;
-  // steps is [t_count, copy.pitch()], at most 32767 in magnitude.
-  void (*compressed_rows)(const CompressedHead& copy, int i_begin, int i_end, const int16_t* steps,
-                          int t_count, float* out, size_t out_stride);
+  // steps is [t_count, certified.pitch()], at most 32767 in magnitude.
+  void (*certified_products)(const CertifiedHead& certified, int i_begin, int i_end,
+                             const int16_t* steps, int t_count, float* out, size_t out_stride);
 
   // out[i] = act(g[i]) * u[i]
   void (*gate)(GateActivation act, const float* g, const float* u, int n, float* out);

@@ -556,11 +556,11 @@ void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream
                              (args.kv.type == KvType::kF16 ? 2 : 4);
   // A block for each head has an SM to itself. Where there are more of them, rows of many sequences
   // are better off without.
-  const bool has_sms = args.heads * args.rows <= multiprocessors() || args.single_rows < args.rows;
+  const bool has_sms = args.heads * args.rows <= multiprocessors() || args.decode_rows < args.rows;
   if (args.rows > workspace.attention_rows || !has_sms || chunk_bytes > max_dynamic_shared()) {
-    if (args.single_rows > 0) attention_batch(rows_of(args, 0, args.single_rows), stream);
-    const int others = args.rows - args.single_rows;
-    if (others > 0) attention_rows(rows_of(args, args.single_rows, others), stream);
+    if (args.decode_rows > 0) attention_batch(rows_of(args, 0, args.decode_rows), stream);
+    const int others = args.rows - args.decode_rows;
+    if (others > 0) attention_rows(rows_of(args, args.decode_rows, others), stream);
   } else if (args.kv.type == KvType::kF16) {
     attention_of<uint16_t>(args, workspace, stream);
   } else {

@@ -29,7 +29,7 @@ __device__ inline void wait_for_previous() {
 #endif
 }
 
-// Whether a kernel can be there before its input is: time for a rehearsal.
+// Whether a kernel can be there before its input is: time for a warm-up.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 inline constexpr bool kStartsEarly = true;
 #else

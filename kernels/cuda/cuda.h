@@ -63,8 +63,8 @@ struct Workspace {
   int32_t* head_done = nullptr;         // [1], zero between launches
   int max_chunks = 0;                   // of the context
   int attention_rows = kMaxInlineRows;  // at most that; more rows do not share their chunks out
-  // The greedy head's, for its output rows. Steps of many rows are digits (greedy_head.cuh).
-  int16_t* steps = nullptr;       // [rows, CompressedHead::pitch_of(dim)]
+  // The certified head's, for its output rows. Steps of many rows are digits (head_certified.cuh).
+  int16_t* steps = nullptr;       // [rows, CertifiedHead::pitch_of(dim)]
   HiddenBound* hidden = nullptr;  // [rows]
   uint32_t* lower = nullptr;      // [rows], zero between launches
   int32_t* rescored = nullptr;    // [rows], zero between launches
@@ -79,36 +79,38 @@ struct RescoredTotals {
   int32_t most;      // in one step
 };
 
-// The end of a decode step: the chosen ids become the inputs of the next one, and the host gets
-// them. Nothing here needs the host, so a captured step can be replayed as it is.
-struct FeedArgs {
-  const int32_t* argmax = nullptr;    // [rows], -1 where every id was banned
-  const uint32_t* n_used = nullptr;   // rows that count; the others fill the pass up and stay
-  int32_t* ids = nullptr;             // [rows] out: argmax, 0 for -1 (such a row ends there)
-  int32_t* positions = nullptr;       // [rows] in and out: one more
-  int32_t* fault = nullptr;           // in: of this step; out: 0
-  uint32_t* step = nullptr;           // in: number of this step; out: one more
-  uint64_t* ring = nullptr;           // [kRingSteps, ring_rows] out, memory of the host
-  const int32_t* rescored = nullptr;  // [rows] by the certified head; null: the full head ran
-  RescoredTotals* totals = nullptr;   // [rows] in and out: this step added
-  int rows = 0;
-  int ring_rows = 0;
-};
-
-// Row r of step n is told by word [n % kRingSteps][r] of the ring: the upper half is n, the lower
-// half what feed_word() makes of id and fault. One store writes the word, so a host that sees the
-// step's number has the value too.
-inline constexpr uint32_t kRingSteps = 4;  // two steps are under way at most
-EDGELLM_HOST_DEVICE inline uint64_t feed_word(uint32_t step, int32_t id, int32_t fault) {
+// The mailbox is memory of the host that the GPU writes and the host polls: one word for each row
+// of the last kMailboxSteps steps. Word [n % kMailboxSteps][r] tells what step n chose for row r.
+// Its upper half is n, its lower half the id, or the fault that the step met. One store writes the
+// word, so a host that sees the number of the step has the value.
+inline constexpr uint32_t kMailboxSteps = 4;  // two steps are under way at most
+EDGELLM_HOST_DEVICE inline uint64_t mailbox_word(uint32_t step, int32_t id, int32_t fault) {
   const int32_t value = fault != 0 ? -1 - fault : id;
   return static_cast<uint64_t>(step) << 32 | static_cast<uint32_t>(value);
 }
-inline uint32_t feed_step(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
-inline int32_t feed_value(uint64_t word) {
+inline uint32_t mailbox_step(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+inline int32_t mailbox_value(uint64_t word) {
   return static_cast<int32_t>(static_cast<uint32_t>(word));
 }
-// Of a feed_value(): the fault that the step met, 0 for none (the value is then the id).
-inline int32_t feed_fault(int32_t value) { return value < -1 ? -1 - value : 0; }
+// The fault in a mailbox_value(); 0 where the value is an id.
+inline int32_t mailbox_fault(int32_t value) { return value < -1 ? -1 - value : 0; }
+
+// The end of a decode step, post_step(): the chosen ids become the inputs of the next step and go
+// into the mailbox. Nothing here needs the host, so a captured step can be replayed as it is.
+struct MailboxArgs {
+  const int32_t* argmax = nullptr;  // [rows], -1 where every id was banned
+  const uint32_t* n_used =
+      nullptr;                   // rows that count; the others pad the pass and stay as they are
+  int32_t* ids = nullptr;        // [rows] out: argmax, 0 for -1 (such a row ends there)
+  int32_t* positions = nullptr;  // [rows] in and out: one more
+  int32_t* fault = nullptr;      // in: of this step; out: 0
+  uint32_t* step = nullptr;      // in: number of this step; out: one more
+  uint64_t* mailbox = nullptr;   // [kMailboxSteps, mailbox_rows] out, memory of the host
+  const int32_t* rescored = nullptr;  // [rows] by the certified head; null: the full head ran
+  RescoredTotals* totals = nullptr;   // [rows] in and out: this step added
+  int rows = 0;
+  int mailbox_rows = 0;
+};
 
 // Throws Error (kDevice) where this program holds no code for the current GPU.
 void require_code();
@@ -120,12 +122,12 @@ void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t 
 void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream);
 void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream);
 void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream);
-void greedy_head(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream);
-void feed(const FeedArgs& args, cudaStream_t stream);
+void certified_head(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream);
+void post_step(const MailboxArgs& args, cudaStream_t stream);
 
-// Builds the compressed copy of `w`, at most kMaxCompressedCols columns: codes [rows, pitch],
+// Builds the certified head of `w`, at most kMaxCertifiedCols columns: codes [rows, pitch],
 // 16-aligned, and row_bounds [rows].
-void compress_head(const DenseMatrix& w, int8_t* codes, CompressedRow* row_bounds,
-                   cudaStream_t stream);
+void build_certified_head(const DenseMatrix& w, int8_t* codes, CertifiedRow* row_bounds,
+                          cudaStream_t stream);
 
 }  // namespace edgellm::cuda

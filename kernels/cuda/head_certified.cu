@@ -1,4 +1,4 @@
-// compress_head and greedy_head: the exact arg-max of the head from an int8 copy of it.
+// build_certified_head and certified_head: the exact arg-max of the head from its int8 codes.
 #include <type_traits>
 
 #include "kernels/certified_head.h"
@@ -14,12 +14,11 @@ __device__ inline double sum_warp(double value) {
   return value;
 }
 
-// ---- Building the copy
-// ----------------------------------------------------------------------------
+// ---- Building the certified head -----------------------------------------------------------
 
 // One warp a row: its largest magnitude, then codes and norms.
-__device__ void compress_row(const DenseMatrix& w, int row, int lane, int8_t* codes,
-                             CompressedRow* bounds) {
+__device__ void certify_row(const DenseMatrix& w, int row, int lane, int8_t* codes,
+                            CertifiedRow* bounds) {
   const size_t base = static_cast<size_t>(row) * static_cast<size_t>(w.cols);
   float amax = 0.0f;
   bool finite = true;
@@ -32,7 +31,7 @@ __device__ void compress_row(const DenseMatrix& w, int row, int lane, int8_t* co
   finite = __all_sync(kAllLanes, finite);
   const float scale = amax / 127.0f;
   const double per_unit = codes_per_unit(amax);
-  const int pitch = static_cast<int>(CompressedHead::pitch_of(w.cols));
+  const int pitch = static_cast<int>(CertifiedHead::pitch_of(w.cols));
   double errors = 0.0;
   double coded = 0.0;
   double squares = 0.0;
@@ -50,20 +49,19 @@ __device__ void compress_row(const DenseMatrix& w, int row, int lane, int8_t* co
   squares = sum_warp(squares);
   if (lane != 0) return;
   *bounds =
-      finite ? compressed_row(scale, sqrt(errors), sqrt(coded), sqrt(squares)) : unbounded_row();
+      finite ? certified_row(scale, sqrt(errors), sqrt(coded), sqrt(squares)) : unbounded_row();
 }
 
-__global__ void compress_kernel(DenseMatrix w, int8_t* codes, CompressedRow* bounds) {
+__global__ void certify_kernel(DenseMatrix w, int8_t* codes, CertifiedRow* bounds) {
   let_next_start();
   wait_for_previous();
   const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   if (row >= w.rows) return;
-  compress_row(w, row, static_cast<int>(threadIdx.x) % 32,
-               codes + static_cast<size_t>(row) * CompressedHead::pitch_of(w.cols), bounds + row);
+  certify_row(w, row, static_cast<int>(threadIdx.x) % 32,
+              codes + static_cast<size_t>(row) * CertifiedHead::pitch_of(w.cols), bounds + row);
 }
 
-// ---- 1: norm and steps
-// ----------------------------------------------------------------------------
+// ---- 1: norm and steps ---------------------------------------------------------------------
 
 // One block a row: the canonical norm before the head, then the normed row as int16 steps, or their
 // digits, with what its bounds need.
@@ -126,7 +124,7 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspac
   finite = isfinite(amax);
   const StepScale scale = step_scale(finite ? amax : 0.0f);
 
-  const int pitch = static_cast<int>(CompressedHead::pitch_of(dim));
+  const int pitch = static_cast<int>(CertifiedHead::pitch_of(dim));
   int16_t* steps = workspace.steps + static_cast<size_t>(row) * static_cast<size_t>(pitch);
   float squares = 0.0f;
   float deltas = 0.0f;
@@ -164,8 +162,7 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspac
   workspace.hidden[row] = hidden_bound(finite, scale, dim, squares, deltas);
 }
 
-// ---- 2: bounds of every logit
-// ----------------------------------------------------------------------------
+// ---- 2: bounds of every logit --------------------------------------------------------------
 
 // 4 codes with 4 steps (two to a word).
 __device__ inline int dot4(uint32_t codes, int steps01, int steps23, int sum) {
@@ -175,38 +172,38 @@ __device__ inline int dot4(uint32_t codes, int steps01, int steps23, int sum) {
 
 // 16-byte loads of codes that a lane has under way: two rows, five each. 24 warps of them are
 // 120 kB an SM, three times what the memory's latency asks for.
-constexpr int kRowsAtOnce = 2;
+constexpr int kGroupRows = 2;
 constexpr int kLoadsOfRow = 5;
 // Blocks of 256 threads an SM: 85 registers a thread, or 128 for several rows of steps.
 constexpr int bounds_blocks(int tokens) { return tokens == 1 ? 3 : 2; }
 
-// A warp takes a tile of neighbouring rows at a time: `kGroup` lanes share kRowsAtOnce rows. Their
+// A warp takes a tile of neighbouring rows at a time: `kGroup` lanes share kGroupRows rows. Their
 // products with `kTokens` rows of steps end, one each, spread over the group's lanes.
 template <int kGroup, int kTokens>
 struct BoundsTile {
-  static constexpr int kRows = kRowsAtOnce * (32 / kGroup);
-  static constexpr int kValues = kRowsAtOnce * kTokens;
+  static constexpr int kRows = kGroupRows * (32 / kGroup);
+  static constexpr int kValues = kGroupRows * kTokens;
   static_assert(kValues <= kGroup, "a lane ends with one product");
 
-  uint4 codes[kRowsAtOnce][kLoadsOfRow];
+  uint4 codes[kGroupRows][kLoadsOfRow];
 
   __device__ static int first_row(int tile, int lane) {
-    return tile * kRows + lane / kGroup * kRowsAtOnce;
+    return tile * kRows + lane / kGroup * kGroupRows;
   }
 
   // The part of a tile's rows that starts at 16-byte chunk `first`. Loads nothing beyond the head.
-  __device__ void load(const CompressedHead& copy, int tile, int first, int lane) {
-    const int chunks = static_cast<int>(copy.pitch() / 16);
+  __device__ void load(const CertifiedHead& certified, int tile, int first, int lane) {
+    const int chunks = static_cast<int>(certified.pitch() / 16);
     const int row = first_row(tile, lane);
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-      const uint4* from = reinterpret_cast<const uint4*>(copy.codes) +
+    for (int r = 0; r < kGroupRows; ++r) {
+      const uint4* from = reinterpret_cast<const uint4*>(certified.codes) +
                           static_cast<size_t>(row + r) * static_cast<size_t>(chunks);
 #pragma unroll
       for (int u = 0; u < kLoadsOfRow; ++u) {
         const int chunk = first + u * kGroup + lane % kGroup;
         codes[r][u] =
-            chunk < chunks && row + r < copy.rows ? __ldg(from + chunk) : uint4{0, 0, 0, 0};
+            chunk < chunks && row + r < certified.rows ? __ldg(from + chunk) : uint4{0, 0, 0, 0};
       }
     }
   }
@@ -221,7 +218,7 @@ struct BoundsTile {
         const int4 a = steps[2 * t * chunks + chunk];
         const int4 b = steps[(2 * t + 1) * chunks + chunk];
 #pragma unroll
-        for (int r = 0; r < kRowsAtOnce; ++r) {
+        for (int r = 0; r < kGroupRows; ++r) {
           int sum = sums[r * kTokens + t];
           sum = dot4(codes[r][u].x, a.x, a.y, sum);
           sum = dot4(codes[r][u].y, a.z, a.w, sum);
@@ -263,34 +260,34 @@ struct BoundsTile {
 
 template <int kGroup, int kTokens>
 __global__ void __launch_bounds__(kThreads, bounds_blocks(kTokens))
-    bounds_kernel(GreedyHeadArgs args, Workspace workspace) {
-  using Tile = BoundsTile<kGroup, kTokens>;
+    bounds_kernel(CertifiedHeadArgs args, Workspace workspace) {
+  using Bounds = BoundsTile<kGroup, kTokens>;
   extern __shared__ int4 steps[];  // [kTokens, 2, chunks]
   __shared__ HiddenBound hidden[kTokens];
   __shared__ uint32_t block_lower[kTokens];
   const int t = static_cast<int>(threadIdx.x);
   const int lane = t % 32;
   const int first_token = static_cast<int>(blockIdx.y) * kTokens;
-  const int vocab = args.copy.rows;
-  const int chunks = static_cast<int>(args.copy.pitch() / 16);
-  const int tiles = (vocab + Tile::kRows - 1) / Tile::kRows;
+  const int vocab = args.certified.rows;
+  const int chunks = static_cast<int>(args.certified.pitch() / 16);
+  const int tiles = (vocab + Bounds::kRows - 1) / Bounds::kRows;
   const int stride = static_cast<int>(gridDim.x) * kWarps;
   constexpr int kSpan = kGroup * kLoadsOfRow;  // chunks of one load()
   let_next_start();
 
   // Fetch the first weights while the steps are still being made.
-  const int value = Tile::value_of(lane);
+  const int value = Bounds::value_of(lane);
   const int token = first_token + value % kTokens;
-  const auto row_of = [&](int tile) { return Tile::first_row(tile, lane) + value / kTokens; };
+  const auto row_of = [&](int tile) { return Bounds::first_row(tile, lane) + value / kTokens; };
   const auto bound_of = [&](int tile) {
-    return __ldg(reinterpret_cast<const float4*>(args.copy.row_bounds) +
+    return __ldg(reinterpret_cast<const float4*>(args.certified.row_bounds) +
                  min(row_of(tile), vocab - 1));
   };
   int tile = static_cast<int>(blockIdx.x) * kWarps + t / 32;
-  Tile codes;
+  Bounds codes;
   float4 bound{};
   if (tile < tiles) {
-    codes.load(args.copy, tile, 0, lane);
+    codes.load(args.certified, tile, 0, lane);
     bound = bound_of(tile);
   }
   wait_for_previous();
@@ -314,23 +311,23 @@ __global__ void __launch_bounds__(kThreads, bounds_blocks(kTokens))
 
   float best_lower = -INFINITY;
   while (tile < tiles) {
-    int sums[Tile::kValues] = {};
+    int sums[Bounds::kValues] = {};
     const int next = tile + stride;
     for (int first = 0; first < chunks; first += kSpan) {
       codes.add(steps, chunks, first, lane, sums);
       // The next part, of this tile or the next one, is under way during the rest of the work.
       if (first + kSpan < chunks) {
-        codes.load(args.copy, tile, first + kSpan, lane);
+        codes.load(args.certified, tile, first + kSpan, lane);
       } else if (next < tiles) {
-        codes.load(args.copy, next, 0, lane);
+        codes.load(args.certified, next, 0, lane);
       }
     }
-    const CompressedRow row_bound{bound.x, bound.y, bound.z, bound.w};
+    const CertifiedRow row_bound{bound.x, bound.y, bound.z, bound.w};
     if (next < tiles) bound = bound_of(next);
-    const LogitBounds bounds = logit_bounds(static_cast<float>(Tile::reduce(sums, lane)), row_bound,
-                                            hidden[value % kTokens]);
+    const LogitBounds bounds = logit_bounds(static_cast<float>(Bounds::reduce(sums, lane)),
+                                            row_bound, hidden[value % kTokens]);
     const int row = row_of(tile);
-    if (Tile::writes(lane) && row < vocab && token < args.head.rows) {
+    if (Bounds::writes(lane) && row < vocab && token < args.head.rows) {
       args.head.logits[static_cast<size_t>(token) * static_cast<size_t>(vocab) +
                        static_cast<size_t>(row)] = bounds.upper;
       // False where there is no bound (NaN).
@@ -345,11 +342,10 @@ __global__ void __launch_bounds__(kThreads, bounds_blocks(kTokens))
   }
 }
 
-// ---- 3: rescoring
-// ----------------------------------------------------------------------------
+// ---- 3: rescoring --------------------------------------------------------------------------
 
 // Where the chosen id of a row goes.
-__device__ inline void publish(const GreedyHeadArgs& args, int row, uint64_t key, int rescored) {
+__device__ inline void publish(const CertifiedHeadArgs& args, int row, uint64_t key, int rescored) {
   args.head.argmax[row] = id_of_key(key);
   args.rescored[row] = rescored;
 }
@@ -386,7 +382,7 @@ __device__ inline float partial_logit(const HeadArgs& head, int v, const float* 
 // the other: thread j makes partial sum j of canonical_sum.
 template <DenseType kType, int kScans>
 __global__ void __launch_bounds__(kThreads)
-    rescore_kernel(GreedyHeadArgs args, Workspace workspace) {
+    rescore_kernel(CertifiedHeadArgs args, Workspace workspace) {
   __shared__ int candidates[kScans * kThreads];
   __shared__ int n_candidates;
   __shared__ float partials[kPartials];
@@ -453,29 +449,30 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kGroup, int kTokens>
-void launch_bounds(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
+void launch_bounds(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
   const int tile_rows = BoundsTile<kGroup, kTokens>::kRows;
-  const int tiles = (args.copy.rows + tile_rows - 1) / tile_rows;
+  const int tiles = (args.certified.rows + tile_rows - 1) / tile_rows;
   const int blocks = min((tiles + kWarps - 1) / kWarps, multiprocessors() * bounds_blocks(kTokens));
   const dim3 grid(static_cast<unsigned>(blocks),
                   static_cast<unsigned>((args.head.rows + kTokens - 1) / kTokens));
   launch(bounds_kernel<kGroup, kTokens>, grid, dim3(kThreads),
-         kTokens * args.copy.pitch() * sizeof(int16_t), stream, args, workspace);
+         kTokens * args.certified.pitch() * sizeof(int16_t), stream, args, workspace);
 }
 
 template <int kTokens>
-void launch_bounds(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
+void launch_bounds(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
   // As few lanes a row as one load() covers it with.
-  const size_t chunks = args.copy.pitch() / 16;
+  const size_t chunks = args.certified.pitch() / 16;
   if (chunks <= 8 * kLoadsOfRow) return launch_bounds<8, kTokens>(args, workspace, stream);
   if (chunks <= 16 * kLoadsOfRow) return launch_bounds<16, kTokens>(args, workspace, stream);
   launch_bounds<32, kTokens>(args, workspace, stream);
 }
 
 template <int kScans>
-void launch_rescore(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
+void launch_rescore(const CertifiedHeadArgs& args, const Workspace& workspace,
+                    cudaStream_t stream) {
   constexpr int kScanned = kScans * kThreads;
-  const dim3 grid(static_cast<unsigned>((args.copy.rows + kScanned - 1) / kScanned),
+  const dim3 grid(static_cast<unsigned>((args.certified.rows + kScanned - 1) / kScanned),
                   static_cast<unsigned>(args.head.rows));
   const auto run = [&](auto kernel) {
     launch(kernel, grid, dim3(kThreads), 0, stream, args, workspace);
@@ -492,14 +489,15 @@ void launch_rescore(const GreedyHeadArgs& args, const Workspace& workspace, cuda
 
 }  // namespace
 
-void compress_head(const DenseMatrix& w, int8_t* codes, CompressedRow* row_bounds,
-                   cudaStream_t stream) {
-  launch(compress_kernel, dim3(static_cast<unsigned>((w.rows + kWarps - 1) / kWarps)),
+void build_certified_head(const DenseMatrix& w, int8_t* codes, CertifiedRow* row_bounds,
+                          cudaStream_t stream) {
+  launch(certify_kernel, dim3(static_cast<unsigned>((w.rows + kWarps - 1) / kWarps)),
          dim3(kThreads), 0, stream, w, codes, row_bounds);
 }
 
-void greedy_head(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  // Four rows of steps share one reading of the copy where they fit into shared memory. More are
+void certified_head(const CertifiedHeadArgs& args, const Workspace& workspace,
+                    cudaStream_t stream) {
+  // Four rows of steps share one reading of the codes where they fit into shared memory. More are
   // the tensor cores' work.
   constexpr int kShared = 4;
   const unsigned rows = static_cast<unsigned>(args.head.rows);
@@ -508,7 +506,8 @@ void greedy_head(const GreedyHeadArgs& args, const Workspace& workspace, cudaStr
          args.head, workspace);
   if (digits) {
     bound_rows(args, workspace, stream);
-  } else if (rows > 1 && kShared * args.copy.pitch() * sizeof(int16_t) <= max_dynamic_shared()) {
+  } else if (rows > 1 &&
+             kShared * args.certified.pitch() * sizeof(int16_t) <= max_dynamic_shared()) {
     launch_bounds<kShared>(args, workspace, stream);
   } else {
     launch_bounds<1>(args, workspace, stream);

@@ -1,5 +1,5 @@
-// What greedy_head (greedy_head.cu) shares with its bounds on the tensor cores
-// (greedy_head_rows.cu).
+// What certified_head (head_certified.cu) shares with its bounds on the tensor cores
+// (head_certified_rows.cu).
 #pragma once
 
 #include "kernels/cuda/cuda.h"
@@ -21,6 +21,6 @@ __device__ inline uint8_t low_digit(int step) { return static_cast<uint8_t>(step
 
 // From digits and `Workspace::hidden`: all upper bounds into head.logits, the largest lower one of
 // each row into `Workspace::lower`.
-void bound_rows(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream);
+void bound_rows(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream);
 
 }  // namespace edgellm::cuda

@@ -1,5 +1,5 @@
-// The bounds of greedy_head for many rows ("tokens" here, because the head has rows too): products
-// of the head's int8 codes with the two digits of the steps on the tensor cores.
+// The bounds of certified_head for many rows ("tokens" here, because the head has rows too):
+// products of the head's int8 codes with the two digits of the steps on the tensor cores.
 //
 // A block makes a tile of head rows x tokens. Copies of the next stages into shared memory run
 // while the tensor cores work on the present one. A lane ends with the sums of whole products and
@@ -13,21 +13,21 @@
 namespace edgellm::cuda {
 namespace {
 
-static_assert(127LL * 255 * kMaxCompressedCols <= INT32_MAX, "a digit's sum fits into an int");
+static_assert(127LL * 255 * kMaxCertifiedCols <= INT32_MAX, "a digit's sum fits into an int");
 
-// Columns of a stage: whole 128-byte lines of the copy, eight 16-byte chunks.
+// Columns of a stage: whole 128-byte lines of codes, eight 16-byte chunks.
 constexpr int kColumns = 128;
 constexpr int kChunks = kColumns / 16;
 
 // Byte of a stage's row at which chunk `chunk` of the row lies: the eight rows of a matrix that a
 // warp loads are spread over all banks.
-__device__ inline int place_of(int row, int chunk) { return (chunk ^ row % kChunks) * 16; }
+__device__ inline int chunk_offset(int row, int chunk) { return (chunk ^ row % kChunks) * 16; }
 
 // How a block's tile is cut. A warp makes kRowTiles x 16 head rows by kTokenTiles x 8 tokens; the
 // kWarpsM x kWarpsN warps of a block share its rows and tokens out. Shared memory holds kStages
 // stages, and an SM kBlocks blocks.
 template <int kRowTiles_, int kTokenTiles_, int kWarpsM_, int kWarpsN_, int kStages_, int kBlocks_>
-struct Tiling {
+struct HeadTiling {
   static constexpr int kRowTiles = kRowTiles_;
   static constexpr int kTokenTiles = kTokenTiles_;
   static constexpr int kWarpsM = kWarpsM_;
@@ -50,7 +50,7 @@ struct Tiling {
 // This thread's share of the copies into a stage: the same chunk of several rows and tokens. Those
 // that do not exist are left out; nobody reads their sums.
 template <class T>
-struct Copies {
+struct HeadCopies {
   static constexpr int kRowStride = T::kThreads / kChunks;
   static constexpr int kTokenStride = T::kThreads / (2 * kChunks);
   static constexpr int kRowCopies = T::kRows / kRowStride;
@@ -61,20 +61,21 @@ struct Copies {
   const int8_t* codes;   // of its first row, at column 0
   const int8_t* digits;  // of its first token, at column 0
   size_t pitch;
-  int columns;  // of the copy, padding included
+  int columns;  // of the codes, padding included
   int rows;     // of the tile that exist
   int tokens;   // likewise
 
   // Thread t has chunk t % kChunks of row t / kChunks, and of digit t / kChunks % 2 of token
   // t / (2 * kChunks).
-  __device__ Copies(const CompressedHead& copy, const int16_t* steps, int first_row,
-                    int first_token, int all_tokens)
-      : pitch(copy.pitch()),
-        columns(static_cast<int>(copy.pitch())),
-        rows(min(copy.rows - first_row, T::kRows)),
+  __device__ HeadCopies(const CertifiedHead& certified, const int16_t* steps, int first_row,
+                        int first_token, int all_tokens)
+      : pitch(certified.pitch()),
+        columns(static_cast<int>(certified.pitch())),
+        rows(min(certified.rows - first_row, T::kRows)),
         tokens(min(all_tokens - first_token, T::kTokens)) {
     const int t = static_cast<int>(threadIdx.x);
-    codes = copy.codes + static_cast<size_t>(first_row + t / kChunks) * pitch + t % kChunks * 16;
+    codes =
+        certified.codes + static_cast<size_t>(first_row + t / kChunks) * pitch + t % kChunks * 16;
     digits = reinterpret_cast<const int8_t*>(steps) +
              static_cast<size_t>(2 * first_token + t / kChunks) * pitch + t % kChunks * 16;
   }
@@ -83,7 +84,7 @@ struct Copies {
     const int t = static_cast<int>(threadIdx.x);
     if (first_column + t % kChunks * 16 >= columns) return;
     const int row = t / kChunks;
-    int8_t* to = stage + row * kColumns + place_of(row, t % kChunks);
+    int8_t* to = stage + row * kColumns + chunk_offset(row, t % kChunks);
     const int8_t* from = codes + first_column;
 #pragma unroll
     for (int i = 0; i < kRowCopies; ++i) {
@@ -99,7 +100,7 @@ struct Copies {
     if (first_column + t % kChunks * 16 >= columns) return;
     const int token = t / (2 * kChunks);
     int8_t* to = stage + (t / kChunks % 2 == 0 ? T::kHighDigits : T::kLowDigits) +
-                 token * kColumns + place_of(token, t % kChunks);
+                 token * kColumns + chunk_offset(token, t % kChunks);
     const int8_t* from = digits + first_column;
 #pragma unroll
     for (int i = 0; i < kTokenCopies; ++i) {
@@ -114,7 +115,7 @@ struct Copies {
 // A warp's sums of codes times digits. Of tile [m][n] lane 4 g + t has rows g (sums 0, 1) and g + 8
 // (sums 2, 3), tokens 2 t (sums 0, 2) and 2 t + 1 (sums 1, 3).
 template <class T>
-struct WarpTile {
+struct DigitTile {
   int high[T::kRowTiles][T::kTokenTiles][4] = {};
   int low[T::kRowTiles][T::kTokenTiles][4] = {};
 
@@ -128,17 +129,17 @@ struct WarpTile {
         stage + (lane < 16 ? T::kHighDigits : T::kLowDigits) + (token + lane % 8) * kColumns;
 #pragma unroll
     for (int chunk = first_chunk; chunk < first_chunk + 4; chunk += 2) {
-      const int code_place = place_of(lane % 8, chunk + lane / 16);
-      const int digit_place = place_of(lane % 8, chunk + lane / 8 % 2);
+      const int code_offset = chunk_offset(lane % 8, chunk + lane / 16);
+      const int digit_offset = chunk_offset(lane % 8, chunk + lane / 8 % 2);
       uint32_t a[T::kRowTiles][4];
 #pragma unroll
       for (int m = 0; m < T::kRowTiles; ++m) {
-        load_matrices(a[m], codes + m * 16 * kColumns + code_place);
+        load_matrices(a[m], codes + m * 16 * kColumns + code_offset);
       }
 #pragma unroll
       for (int n = 0; n < T::kTokenTiles; ++n) {
         uint32_t b[4];
-        load_matrices(b, digits + n * 8 * kColumns + digit_place);
+        load_matrices(b, digits + n * 8 * kColumns + digit_offset);
 #pragma unroll
         for (int m = 0; m < T::kRowTiles; ++m) {
           multiply_tile<int8_t, int8_t>(high[m][n], a[m], b[0], b[1]);
@@ -153,19 +154,19 @@ struct WarpTile {
 // banned ids left out, into block_lower. first_row, first_token: the warp's; `hidden` and
 // block_lower start at its first token.
 template <class T>
-__device__ void bound_tile(const GreedyHeadArgs& args, const WarpTile<T>& tile,
+__device__ void bound_tile(const CertifiedHeadArgs& args, const DigitTile<T>& tile,
                            const HiddenBound* hidden, int first_row, int first_token,
                            uint32_t* block_lower) {
   constexpr int kLaneRows = 2 * T::kRowTiles;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int vocab = args.copy.rows;
-  CompressedRow rows[kLaneRows];
+  const int vocab = args.certified.rows;
+  CertifiedRow rows[kLaneRows];
   bool banned[kLaneRows];
 #pragma unroll
   for (int r = 0; r < kLaneRows; ++r) {
     const int row = first_row + r * 8 + lane / 4;
     const float4 b =
-        __ldg(reinterpret_cast<const float4*>(args.copy.row_bounds) + min(row, vocab - 1));
+        __ldg(reinterpret_cast<const float4*>(args.certified.row_bounds) + min(row, vocab - 1));
     rows[r] = {b.x, b.y, b.z, b.w};
     banned[r] = is_banned(args.head, row);
   }
@@ -201,7 +202,7 @@ __device__ void bound_tile(const GreedyHeadArgs& args, const WarpTile<T>& tile,
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
-    row_bounds_kernel(GreedyHeadArgs args, Workspace workspace, int token_tiles) {
+    row_bounds_kernel(CertifiedHeadArgs args, Workspace workspace, int token_tiles) {
   extern __shared__ uint4 shared_memory[];
   __shared__ HiddenBound hidden[T::kTokens];
   __shared__ uint32_t block_lower[T::kTokens];
@@ -213,7 +214,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   let_next_start();
 
   // Codes may come before the previous kernel has ended.
-  const Copies<T> copies(args.copy, workspace.steps, first_row, first_token, args.head.rows);
+  const HeadCopies<T> copies(args.certified, workspace.steps, first_row, first_token,
+                             args.head.rows);
 #pragma unroll
   for (int s = 0; s < T::kStages - 1; ++s) {
     copies.fetch_codes(stages + s * T::kStageBytes, s * kColumns);
@@ -232,7 +234,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_row = warp % T::kWarpsM * T::kRowTiles * 16;
   const int warp_token = warp / T::kWarpsM * T::kTokenTiles * 8;
-  WarpTile<T> tile;
+  DigitTile<T> tile;
   int stage = 0;
   int free_stage = T::kStages - 1;
   for (int column = 0; column < copies.columns; column += kColumns) {
@@ -246,7 +248,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     end_of_copies();
     const int8_t* present = stages + stage * T::kStageBytes;
     tile.add(present, 0, warp_row, warp_token);
-    // The copy ends after any 64 columns.
+    // The codes end after any 64 columns.
     if (column + 64 < copies.columns) tile.add(present, 4, warp_row, warp_token);
     free_stage = stage;
     stage = stage + 1 == T::kStages ? 0 : stage + 1;
@@ -261,14 +263,14 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   }
 }
 
-// Few tokens: the copy streams, as many of its bytes under way as fit, 32 kB a block. Many tokens:
+// Few tokens: the codes stream, as many of its bytes under way as fit, 32 kB a block. Many tokens:
 // a warp's tile is 32 x 32, because the larger it is the less shared memory a product reads, and
 // two blocks an SM leave it no more registers.
-using EightTokens = Tiling<1, 1, 8, 1, 3, 4>;
-using ThirtyTwoTokens = Tiling<2, 4, 4, 1, 3, 3>;
-using SixtyFourTokens = Tiling<2, 4, 4, 2, 3, 2>;
+using EightTokens = HeadTiling<1, 1, 8, 1, 3, 4>;
+using ThirtyTwoTokens = HeadTiling<2, 4, 4, 1, 3, 3>;
+using SixtyFourTokens = HeadTiling<2, 4, 4, 2, 3, 2>;
 // For GPUs with 64 kB of shared memory a block.
-using SmallMemory = Tiling<2, 4, 4, 1, 2, 1>;
+using SmallMemory = HeadTiling<2, 4, 4, 1, 2, 1>;
 
 template <class T>
 bool fits() {
@@ -276,16 +278,16 @@ bool fits() {
 }
 
 template <class T>
-void launch_tiles(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
+void launch_tiles(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
   const int token_tiles = (args.head.rows + T::kTokens - 1) / T::kTokens;
-  const int row_tiles = (args.copy.rows + T::kRows - 1) / T::kRows;
+  const int row_tiles = (args.certified.rows + T::kRows - 1) / T::kRows;
   launch(row_bounds_kernel<T>, dim3(static_cast<unsigned>(token_tiles * row_tiles)),
          dim3(T::kThreads), T::kSharedBytes, stream, args, workspace, token_tiles);
 }
 
 }  // namespace
 
-void bound_rows(const GreedyHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
+void bound_rows(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
   const int rows = args.head.rows;
   if (rows <= EightTokens::kTokens && fits<EightTokens>()) {
     launch_tiles<EightTokens>(args, workspace, stream);

@@ -41,7 +41,7 @@ inline int multiprocessors() {
 
 // Whether the kernels, as they were compiled for the current device, can start before the one
 // before them has ended (common.cuh). Code for an older architecture that the driver translated for
-// a newer device cannot: it holds no wait. In feed.cu.
+// a newer device cannot: it holds no wait. In mailbox.cu.
 bool has_dependent_launch();
 
 enum class Start {

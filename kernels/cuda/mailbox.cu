@@ -1,4 +1,4 @@
-// The last kernel of a decode step (FeedArgs), and what the kernels were compiled for.
+// The last kernel of a decode step (MailboxArgs), and what the kernels were compiled for.
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -6,7 +6,7 @@ namespace edgellm::cuda {
 namespace {
 
 // One block, a thread a row or several.
-__global__ void feed_kernel(FeedArgs args) {
+__global__ void post_step_kernel(MailboxArgs args) {
   let_next_start();
   wait_for_previous();
   const uint32_t step = *args.step;
@@ -19,8 +19,9 @@ __global__ void feed_kernel(FeedArgs args) {
     args.positions[row] += 1;
     // Goes to the host as one transaction; no other store must be visible before it.
     *reinterpret_cast<volatile uint64_t*>(
-        args.ring + static_cast<size_t>(step % kRingSteps) * static_cast<size_t>(args.ring_rows) +
-        row) = feed_word(step, id, fault);
+        args.mailbox +
+        static_cast<size_t>(step % kMailboxSteps) * static_cast<size_t>(args.mailbox_rows) + row) =
+        mailbox_word(step, id, fault);
     if (args.rescored == nullptr) continue;
     const int32_t rescored = args.rescored[row];
     const RescoredTotals totals = args.totals[row];
@@ -35,15 +36,15 @@ __global__ void feed_kernel(FeedArgs args) {
 // Every kernel is compiled for the same list of architectures: this one speaks for all.
 cudaFuncAttributes attributes_of_kernels() {
   cudaFuncAttributes attributes{};
-  cuda_check(cudaFuncGetAttributes(&attributes, feed_kernel), "looking for the GPU's code");
+  cuda_check(cudaFuncGetAttributes(&attributes, post_step_kernel), "looking for the GPU's code");
   return attributes;
 }
 
 }  // namespace
 
-void feed(const FeedArgs& args, cudaStream_t stream) {
+void post_step(const MailboxArgs& args, cudaStream_t stream) {
   const int threads = std::min((args.rows + 31) / 32 * 32, 1024);
-  launch(feed_kernel, dim3(1), dim3(static_cast<unsigned>(threads)), 0, stream, args);
+  launch(post_step_kernel, dim3(1), dim3(static_cast<unsigned>(threads)), 0, stream, args);
 }
 
 void require_code() { attributes_of_kernels(); }

@@ -21,12 +21,17 @@ struct Fixture {
   std::vector<int32_t> prompt;
 
   Fixture() : model(make()) {
+    use_chunk(16);
+    prompt = prompt_of(20, model.config().vocab);
+  }
+
+  // A fresh backend that prefills in passes of `rows` rows.
+  void use_chunk(int rows) {
     EngineOptions options;
     options.context = 100;
     options.threads = 2;
-    options.max_rows = 16;
+    options.max_rows = rows;
     backend = make_cpu_backend(model, options);
-    prompt = prompt_of(20, model.config().vocab);
   }
 
   GenerateResult run(GenerateRequest request) {
@@ -56,24 +61,18 @@ ExitCode code_of(const std::function<void()>& act) {
 // Counts the rows that another backend is fed.
 class CountingBackend : public Backend {
  public:
-  explicit CountingBackend(Backend& inner) : inner_(inner) {}
+  explicit CountingBackend(Backend& inner) : Backend(inner.model(), inner.info()), inner_(inner) {}
   int rows = 0;
 
   void forward(const Batch& batch, const Outputs& outputs) override {
     rows += static_cast<int>(batch.ids.size());
     inner_.forward(batch, outputs);
   }
-  std::string device_name() const override { return inner_.device_name(); }
   MemoryPlan memory() const override { return inner_.memory(); }
   HeadStats head_stats() const override { return inner_.head_stats(); }
   void set_blocks(int sequence, std::span<const int32_t> blocks) override {
     inner_.set_blocks(sequence, blocks);
   }
-  int context() const override { return inner_.context(); }
-  int sequences() const override { return inner_.sequences(); }
-  int kv_blocks() const override { return inner_.kv_blocks(); }
-  int max_rows() const override { return inner_.max_rows(); }
-  const ModelFile& model() const override { return inner_.model(); }
 
  private:
   Backend& inner_;
@@ -124,7 +123,7 @@ TEST_CASE("generate goes on from what the cache holds as if it had fed all of it
   }
   // Interrupted between two chunks of the prompt.
   GenerateRequest request;
-  request.prefill_chunk = 8;
+  f.use_chunk(8);
   int polls = 0;
   request.interrupted = [&] { return ++polls > 1; };
   CHECK(f.run(request).n_cached == 8);
@@ -148,7 +147,7 @@ TEST_CASE("generate chooses the arg-max of the logits at every step, for any pre
     REQUIRE(result.token_ids[i] == std::max_element(row, row + vocab) - row);
   }
   for (int chunk : {1, 3, 7, 20, 1000}) {
-    request.prefill_chunk = chunk;
+    f.use_chunk(chunk);
     REQUIRE(f.run(request).token_ids == result.token_ids);
   }
 }
@@ -205,7 +204,7 @@ TEST_CASE("the caller can end a run, by text or by interruption") {
 
   // Interrupted during prefill: 20 ids in chunks of 4, stopped after two.
   request = {};
-  request.prefill_chunk = 4;
+  f.use_chunk(4);
   calls = 0;
   request.interrupted = [&] { return ++calls > 2; };
   result = f.run(request);
@@ -213,7 +212,7 @@ TEST_CASE("the caller can end a run, by text or by interruption") {
   REQUIRE(result.token_ids.empty());
 
   calls = 0;
-  request.prefill_chunk = 0;
+  f.use_chunk(16);
   request.interrupted = [&] { return ++calls > 5; };
   result = f.run(request);
   REQUIRE(result.finish_reason == FinishReason::kInterrupted);
@@ -268,7 +267,7 @@ TEST_CASE("a seed gives the same ids again, for any threads and prefill chunks; 
   const std::vector<int32_t> ids = f.run(request).token_ids;
   CHECK(f.run(request).token_ids == ids);
   for (int chunk : {1, 7}) {
-    request.prefill_chunk = chunk;
+    f.use_chunk(chunk);
     CHECK(f.run(request).token_ids == ids);
   }
   EngineOptions options;

@@ -118,11 +118,11 @@ std::vector<SequenceResult> run_all(Scheduler& scheduler,
                                     const std::vector<SequenceRequest>& requests) {
   std::vector<SequenceResult> results(requests.size());
   std::vector<int> ends(requests.size());
-  std::vector<std::vector<int32_t>> told(requests.size());
+  std::vector<std::vector<int32_t>> handed_over(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     SequenceRequest request = requests[i];
-    request.on_token = [&told, i, on_token = request.on_token](int32_t id) {
-      told[i].push_back(id);
+    request.on_token = [&handed_over, i, on_token = request.on_token](int32_t id) {
+      handed_over[i].push_back(id);
       return !on_token || on_token(id);
     };
     request.on_end = [&results, &ends, i](SequenceResult&& result) {
@@ -136,7 +136,7 @@ std::vector<SequenceResult> run_all(Scheduler& scheduler,
   for (size_t i = 0; i < requests.size(); ++i) {
     INFO("request " << i);
     CHECK(ends[i] == 1);
-    CHECK(told[i] == results[i].token_ids);
+    CHECK(handed_over[i] == results[i].token_ids);
     if (!results[i].token_ids.empty()) {
       CHECK(results[i].inter_token_ns.size() == results[i].token_ids.size() - 1);
     }
@@ -180,16 +180,14 @@ TEST_CASE("requests get the ids of generate(), beside any others and with any me
   // A request needs 4 blocks at most.
   struct Case {
     int sequences, kv_blocks, max_rows, prefill_rows;
-    bool share;
   };
-  const Case cases[] = {{1, 4, 256, 0, true},   {7, 28, 100, 0, true},   {64, 256, 128, 0, true},
-                        {64, 256, 64, 1, true}, {64, 5, 70, 9, true},    {7, 11, 7, 0, true},
-                        {3, 4, 33, 0, false},   {64, 100, 300, 0, false}};
+  const Case cases[] = {{1, 4, 256, 0}, {7, 28, 100, 0}, {64, 256, 128, 0}, {64, 256, 64, 1},
+                        {64, 5, 70, 9}, {7, 11, 7, 0},   {3, 4, 33, 0},     {64, 100, 300, 0}};
   for (const Case& c : cases) {
     INFO(c.sequences << " sequences, " << c.kv_blocks << " blocks, " << c.max_rows << " rows, "
-                     << c.prefill_rows << " of prompts, " << c.share);
+                     << c.prefill_rows << " of prompts");
     const auto backend = f.backend(c.sequences, c.kv_blocks, c.max_rows);
-    Scheduler scheduler(*backend, {c.prefill_rows, c.share});
+    Scheduler scheduler(*backend, {.prefill_rows = c.prefill_rows});
     check_equal(run_all(scheduler, requests), expected);
     const SchedulerCounters& counters = scheduler.counters();
     CHECK(counters.requests == 60);
@@ -205,7 +203,6 @@ TEST_CASE("requests get the ids of generate(), beside any others and with any me
     CHECK(counters.output_ids == ids);
     CHECK(counters.prompt_ids + counters.shared_prompt_ids == prompts);
     CHECK(counters.decode_rows == fed);
-    if (!c.share) CHECK(counters.shared_prompt_ids == 0);
   }
 }
 
@@ -236,17 +233,12 @@ TEST_CASE("a beginning that many prompts share is computed once, arriving togeth
     for (size_t i = 1; i < 12; ++i) CHECK(results[i].n_shared_prompt_ids == kChunk);
 
     // Kept when all have gone.
-    CHECK(scheduler.blocks().kept() == 1);
+    CHECK(scheduler.blocks().cached() == 1);
     results = run_all(scheduler, requests);
     check_equal(results, expected);
     CHECK(scheduler.counters().prompt_ids == kChunk + 2 * own);
     CHECK(results[0].n_shared_prompt_ids == kChunk);
   }
-  // Without sharing.
-  const auto backend = f.backend(12, 40);
-  Scheduler scheduler(*backend, {0, false});
-  check_equal(run_all(scheduler, requests), expected);
-  CHECK(scheduler.counters().prompt_ids == 12 * kChunk + own);
 }
 
 TEST_CASE("at least one id of a prompt is computed, though all of it is in the cache") {
@@ -402,8 +394,8 @@ TEST_CASE("requests are admitted in their order, and callbacks may submit more")
 
 // Runs of decode_rows() against passes of each sequence by itself.
 void check_decode_rows(Backend& backend, int vocab) {
-  const int n = backend.sequences();
-  const int blocks_each = backend.kv_blocks() / n;
+  const int n = backend.info().sequences;
+  const int blocks_each = backend.info().kv_blocks / n;
   std::vector<int32_t> sequences, next, positions;
   for (int sequence = 0; sequence < n; ++sequence) {
     std::vector<int32_t> blocks;
@@ -477,7 +469,7 @@ TEST_CASE("an interruption ends everything with the ids so far, and work can go 
   const std::vector<SequenceRequest> requests = mixed_requests(f, 20, 12);
   const auto expected = expected_of(f, requests);
   const auto backend = f.backend(5, 20);
-  Scheduler scheduler(*backend, {0, true, /*run_ns=*/0});
+  Scheduler scheduler(*backend, {.run_ns = 0});
   std::vector<SequenceResult> results(requests.size());
   size_t ended = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -517,7 +509,7 @@ TEST_CASE("while prompts are computed, sequences that decode get an id from ever
   Fixture f;
   const int vocab = f.model.config().vocab;
   const auto backend = f.backend(8, 40, 64);
-  Scheduler scheduler(*backend, {16, true});
+  Scheduler scheduler(*backend, {.prefill_rows = 16});
   SequenceRequest talker;
   talker.prompt_ids = {1, 2, 3};
   talker.max_tokens = 60;

@@ -11,17 +11,17 @@ namespace {
 
 using namespace edgellm::test;
 
-// The compressed copy of a head, built by the CPU.
-struct Copy {
+// A certified head, built by the CPU.
+struct BuiltHead {
   std::vector<int8_t> codes;
-  std::vector<CompressedRow> row_bounds;
-  CompressedHead view;
+  std::vector<CertifiedRow> row_bounds;
+  CertifiedHead view;
 
-  Copy(const DenseMatrix& w, cpu::Pool& pool)
-      : codes(static_cast<size_t>(w.rows) * CompressedHead::pitch_of(w.cols), int8_t{99}),
+  BuiltHead(const DenseMatrix& w, cpu::Pool& pool)
+      : codes(static_cast<size_t>(w.rows) * CertifiedHead::pitch_of(w.cols), int8_t{99}),
         row_bounds(static_cast<size_t>(w.rows)),
         view{codes.data(), row_bounds.data(), w.rows, w.cols} {
-    cpu::compress_head(w, codes.data(), row_bounds.data(), pool);
+    cpu::build_certified_head(w, codes.data(), row_bounds.data(), pool);
   }
 };
 
@@ -60,7 +60,7 @@ TEST_CASE("the certified head's bounds hold and it chooses what the full head ch
          {std::pair{1, 1}, {4, 3}, {36, 131}, {63, 257}, {576, 120}, {1283, 77}, {9001, 11}}) {
       for (int kind = 0; kind < static_cast<int>(HeadKind::kCount); ++kind) {
         const DenseData head = make_head(random, vocab, dim, type, static_cast<HeadKind>(kind));
-        const Copy copy(head.matrix, *f.pools.back());
+        const BuiltHead built(head.matrix, *f.pools.back());
         for (int size = 0; size < kHiddenSizes; ++size) {
           const int rows = 1 + random.below(9);
           const HiddenData in(random, 7, dim, size);
@@ -72,7 +72,7 @@ TEST_CASE("the certified head's bounds hold and it chooses what the full head ch
           INFO("type " << static_cast<int>(type) << ", dim " << dim << ", vocab " << vocab
                        << ", kind " << kind << ", size " << size << ", rows " << rows);
           for (size_t r = 0; r < row_list.size(); ++r) {
-            REQUIRE(check_bounds(copy.view, expected.normed.data() + r * static_cast<size_t>(dim),
+            REQUIRE(check_bounds(built.view, expected.normed.data() + r * static_cast<size_t>(dim),
                                  expected.logits.data() + r * static_cast<size_t>(vocab)) == "");
           }
           for (const auto& pool : f.pools) {
@@ -86,7 +86,7 @@ TEST_CASE("the certified head's bounds hold and it chooses what the full head ch
             args.logits = upper.data();
             args.normed = normed.data();
             args.argmax = argmax.data();
-            cpu::greedy_head({args, copy.view, rescored.data()}, *pool);
+            cpu::certified_head({args, built.view, rescored.data()}, *pool);
             REQUIRE((upper.guards_intact() && normed.guards_intact() && argmax.guards_intact() &&
                      rescored.guards_intact()));
             REQUIRE(first_difference(expected.normed, normed.values()) == "");
@@ -121,16 +121,16 @@ TEST_CASE("every term of the bound is needed") {
   const auto exact_steps = [&](float unit) {
     for (float& value : h) value = unit * static_cast<float>(random.below(65535) - 32767);
   };
-  float CompressedRow::*without = nullptr;  // the norm that the test takes away
-  SECTION("the error of the codes") { without = &CompressedRow::error; }
+  float CertifiedRow::*without = nullptr;  // the norm that the test takes away
+  SECTION("the error of the codes") { without = &CertifiedRow::error; }
   SECTION("the error of the steps") {
     exact_rows(1.0f);
-    without = &CompressedRow::coded;
+    without = &CertifiedRow::coded;
   }
   SECTION("the rounding of canonical_sum") {
     exact_rows(1.0f);
     exact_steps(1.0f);
-    without = &CompressedRow::norm;
+    without = &CertifiedRow::norm;
   }
   SECTION("subnormal roundings") {  // seen to need HiddenBound::floor
     exact_rows(0x1p-20f);
@@ -139,18 +139,18 @@ TEST_CASE("every term of the bound is needed") {
   std::vector<float> logits(static_cast<size_t>(vocab));
   REQUIRE(pool.isa().dense_rows(head.matrix, 0, vocab, h.data(), 1, logits.data(),
                                 static_cast<size_t>(vocab)));
-  Copy copy(head.matrix, pool);
-  REQUIRE(check_bounds(copy.view, h.data(), logits.data()) == "");
+  BuiltHead built(head.matrix, pool);
+  REQUIRE(check_bounds(built.view, h.data(), logits.data()) == "");
   if (without == nullptr) return;
-  for (CompressedRow& row : copy.row_bounds) row.*without = 0.0f;
-  REQUIRE(check_bounds(copy.view, h.data(), logits.data()) != "");
+  for (CertifiedRow& row : built.row_bounds) row.*without = 0.0f;
+  REQUIRE(check_bounds(built.view, h.data(), logits.data()) != "");
 }
 
 TEST_CASE("the products of the largest codes and steps are exact") {
   Fixture f;
   Random random(42);
-  for (int dim : {64, 4095, kMaxCompressedCols}) {
-    const size_t pitch = CompressedHead::pitch_of(dim);
+  for (int dim : {64, 4095, kMaxCertifiedCols}) {
+    const size_t pitch = CertifiedHead::pitch_of(dim);
     std::vector<int8_t> codes(5 * pitch);
     constexpr int kTokens = 7;  // a tile of four, and others
     std::vector<int16_t> steps(kTokens * pitch);
@@ -165,8 +165,8 @@ TEST_CASE("the products of the largest codes and steps are exact") {
         for (const int tokens : {1, 2, 3, 4, kTokens}) {
           constexpr size_t kStride = 6;  // one more than are written
           std::vector<float> products(kTokens * kStride, -1.0f);
-          pool->isa().compressed_rows({codes.data(), nullptr, 5, dim}, 0, 5, steps.data(), tokens,
-                                      products.data(), kStride);
+          pool->isa().certified_products({codes.data(), nullptr, 5, dim}, 0, 5, steps.data(),
+                                         tokens, products.data(), kStride);
           for (size_t t = 0; t < kTokens; ++t) {
             for (size_t i = 0; i < kStride; ++i) {
               int64_t expected = 0;
@@ -207,13 +207,13 @@ TEST_CASE("a logit that is not finite is found by the certified head, too") {
   ref::head(head_args(head.matrix, in, {0}, {}, expected));
   REQUIRE(expected.fault == 7);
   for (const auto& pool : f.pools) {
-    const Copy copy(head.matrix, *pool);
+    const BuiltHead built(head.matrix, *pool);
     HeadRun run(1, head.matrix);
     int32_t rescored = 0;
     // Banning the row does not hide it.
     const std::vector<int32_t> row_list = {0}, banned = {17, 99, 321};
-    cpu::greedy_head({head_args(head.matrix, in, row_list, banned, run), copy.view, &rescored},
-                     *pool);
+    cpu::certified_head({head_args(head.matrix, in, row_list, banned, run), built.view, &rescored},
+                        *pool);
     REQUIRE(run.fault == 7);
   }
 }
@@ -229,7 +229,7 @@ TEST_CASE("20,000 random hidden states: certified equals full, few rows are resc
   for (int r = 0; r < rows; ++r) row_list.push_back(r);
   for (const auto& [dim, vocab] : shapes) {
     const DenseData head = make_head(random, vocab, dim, DenseType::kBF16, HeadKind::kPlain);
-    const Copy copy(head.matrix, pool);
+    const BuiltHead built(head.matrix, pool);
     for (int pass = 0; pass < 100; ++pass) {
       HiddenData in(random, 1, rows * dim, 0);
       in.gain.resize(static_cast<size_t>(dim));
@@ -237,8 +237,8 @@ TEST_CASE("20,000 random hidden states: certified equals full, few rows are resc
       HeadRun certified(row_list.size(), head.matrix);
       std::vector<int32_t> rescored(row_list.size());
       cpu::head(head_args(head.matrix, in, row_list, {}, full), pool);
-      cpu::greedy_head(
-          {head_args(head.matrix, in, row_list, {}, certified), copy.view, rescored.data()}, pool);
+      cpu::certified_head(
+          {head_args(head.matrix, in, row_list, {}, certified), built.view, rescored.data()}, pool);
       REQUIRE(first_difference(full.argmax, certified.argmax) == "");
       for (int32_t n : rescored) rescored_rows += n;
     }

@@ -13,12 +13,13 @@ namespace {
 
 using namespace edgellm::test;
 
-// A head with its copy on the device, and the memory of a greedy_head call for `rows` rows.
-struct GreedyOnDevice {
+// A head and its certified head on the device, and the memory of a certified_head call for `rows`
+// rows.
+struct CertifiedOnDevice {
   DenseData host;
   OnDevice<uint8_t> weights;
   OnDevice<int8_t> codes;
-  OnDevice<CompressedRow> row_bounds;
+  OnDevice<CertifiedRow> row_bounds;
   OnDevice<float> normed, upper;
   OnDevice<int32_t> argmax, rescored, fault;
   OnDevice<int16_t> steps;
@@ -27,34 +28,34 @@ struct GreedyOnDevice {
   OnDevice<int32_t> rescored_so_far, head_done;
   OnDevice<unsigned long long> best;
   DenseMatrix w;
-  CompressedHead copy;
+  CertifiedHead certified;
   cuda::Workspace workspace;
 
-  GreedyOnDevice(DenseData head, size_t rows)
+  CertifiedOnDevice(DenseData head, size_t rows)
       : host(std::move(head)),
         weights(host.bytes),
-        codes(static_cast<size_t>(host.matrix.rows) * CompressedHead::pitch_of(host.matrix.cols)),
+        codes(static_cast<size_t>(host.matrix.rows) * CertifiedHead::pitch_of(host.matrix.cols)),
         row_bounds(static_cast<size_t>(host.matrix.rows)),
         normed(rows * static_cast<size_t>(host.matrix.cols)),
         upper(rows * static_cast<size_t>(host.matrix.rows)),
         argmax(rows),
         rescored(rows),
         fault(std::vector<int32_t>{0}),
-        steps(rows * CompressedHead::pitch_of(host.matrix.cols)),
+        steps(rows * CertifiedHead::pitch_of(host.matrix.cols)),
         hidden(rows),
         lower(std::vector<uint32_t>(rows, 0)),
         rescored_so_far(std::vector<int32_t>(rows, 0)),
         head_done(std::vector<int32_t>(1, 0)),
         best(std::vector<unsigned long long>(rows, 0)),
         w{weights.data(), host.matrix.type, host.matrix.rows, host.matrix.cols},
-        copy{codes.data(), row_bounds.data(), w.rows, w.cols} {
+        certified{codes.data(), row_bounds.data(), w.rows, w.cols} {
     workspace.best = best.data();
     workspace.head_done = head_done.data();
     workspace.steps = steps.data();
     workspace.hidden = hidden.data();
     workspace.lower = lower.data();
     workspace.rescored = rescored_so_far.data();
-    cuda::compress_head(w, codes.data(), row_bounds.data(), nullptr);
+    cuda::build_certified_head(w, codes.data(), row_bounds.data(), nullptr);
     finish();
   }
 
@@ -69,7 +70,7 @@ struct GreedyOnDevice {
     const OnDevice<float> x(in.x), gain(in.gain);
     const OnDevice<int32_t> rows(row_list), device_banned(banned);
     cuda_check(cudaMemset(fault.data(), 0, sizeof(int32_t)), "clear");
-    GreedyHeadArgs args;
+    CertifiedHeadArgs args;
     args.head = {x.data(),
                  rows.data(),
                  gain.data(),
@@ -83,9 +84,9 @@ struct GreedyOnDevice {
                  static_cast<int>(row_list.size()),
                  6,
                  fault.data()};
-    args.copy = copy;
+    args.certified = certified;
     args.rescored = rescored.data();
-    for (int i = 0; i < 2; ++i) cuda::greedy_head(args, workspace, nullptr);
+    for (int i = 0; i < 2; ++i) cuda::certified_head(args, workspace, nullptr);
     finish();
     for (uint32_t value : lower.read()) REQUIRE(value == 0);
     for (unsigned long long value : best.read()) REQUIRE(value == 0);
@@ -121,10 +122,11 @@ TEST_CASE("CUDA: the certified head's bounds hold and it chooses what the full h
                                      {9001, 33}}) {
       for (int kind = 0; kind < static_cast<int>(HeadKind::kCount); ++kind) {
         // For tests of several rows the scratch memory is larger than a call needs.
-        GreedyOnDevice device(make_head(random, vocab, dim, type, static_cast<HeadKind>(kind)), 9);
+        CertifiedOnDevice device(make_head(random, vocab, dim, type, static_cast<HeadKind>(kind)),
+                                 9);
         const std::vector<int8_t> codes = device.codes.read();
-        const std::vector<CompressedRow> row_bounds = device.row_bounds.read();
-        const CompressedHead copy{codes.data(), row_bounds.data(), vocab, dim};
+        const std::vector<CertifiedRow> row_bounds = device.row_bounds.read();
+        const CertifiedHead certified{codes.data(), row_bounds.data(), vocab, dim};
         for (int size = 0; size < kHiddenSizes; ++size) {
           const int rows = 1 + random.below(9);
           INFO("dim " << dim << ", vocab " << vocab << ", kind " << kind << ", size " << size
@@ -141,7 +143,7 @@ TEST_CASE("CUDA: the certified head's bounds hold and it chooses what the full h
             const float* logits = expected.logits.data() + r * static_cast<size_t>(vocab);
             REQUIRE(std::memcmp(h, actual.normed.data() + r * static_cast<size_t>(dim),
                                 static_cast<size_t>(dim) * 4) == 0);
-            REQUIRE(check_bounds(copy, h, logits) == "");
+            REQUIRE(check_bounds(certified, h, logits) == "");
             if (expected.fault == 0) REQUIRE(actual.argmax[r] == expected.argmax[r]);
           }
         }
@@ -165,10 +167,10 @@ std::vector<int64_t> steps_of(const float* h, int n) {
 
 // What is wrong with the bounds that a call has left for its first rows: the upper ones must be
 // those of the exact products to the bit, and as many rows rescored as reach the largest lower one.
-std::string check_products(const GreedyOnDevice& device, const GreedyOnDevice::Result& result,
+std::string check_products(const CertifiedOnDevice& device, const CertifiedOnDevice::Result& result,
                            size_t rows, const std::vector<int32_t>& banned) {
   const std::vector<int8_t> codes = device.codes.read();
-  const std::vector<CompressedRow> row_bounds = device.row_bounds.read();
+  const std::vector<CertifiedRow> row_bounds = device.row_bounds.read();
   const std::vector<HiddenBound> hidden = device.hidden.read();
   const std::vector<float> upper = device.upper.read();
   const size_t vocab = static_cast<size_t>(device.w.rows);
@@ -179,7 +181,8 @@ std::string check_products(const GreedyOnDevice& device, const GreedyOnDevice::R
     float largest_lower = -INFINITY;
     for (size_t v = 0; v < vocab; ++v) {
       int64_t product = 0;
-      for (size_t i = 0; i < dim; ++i) product += codes[v * device.copy.pitch() + i] * steps[i];
+      for (size_t i = 0; i < dim; ++i)
+        product += codes[v * device.certified.pitch() + i] * steps[i];
       const LogitBounds bounds =
           logit_bounds(static_cast<float>(product), row_bounds[v], hidden[r]);
       const float actual = upper[r * vocab + v];
@@ -225,8 +228,8 @@ TEST_CASE("CUDA: the bounds of many rows are those of the exact products", "[gpu
       ++round;
       INFO("dim " << dim << ", vocab " << vocab << ", rows " << rows << ", kind "
                   << static_cast<int>(kind) << ", size " << size);
-      GreedyOnDevice device(make_head(random, vocab, dim, DenseType::kBF16, kind),
-                            static_cast<size_t>(rows));
+      CertifiedOnDevice device(make_head(random, vocab, dim, DenseType::kBF16, kind),
+                               static_cast<size_t>(rows));
       const HiddenData in(random, rows, dim, size);
       std::vector<int32_t> banned;
       for (int b = random.below(4); b > 0; --b) banned.push_back(random.below(vocab));
@@ -236,10 +239,10 @@ TEST_CASE("CUDA: the bounds of many rows are those of the exact products", "[gpu
       if (expected.fault == 0) REQUIRE(actual.argmax == expected.argmax);
       REQUIRE(check_products(device, actual, static_cast<size_t>(rows), banned) == "");
       const std::vector<int8_t> codes = device.codes.read();
-      const std::vector<CompressedRow> row_bounds = device.row_bounds.read();
-      const CompressedHead copy{codes.data(), row_bounds.data(), vocab, dim};
+      const std::vector<CertifiedRow> row_bounds = device.row_bounds.read();
+      const CertifiedHead certified{codes.data(), row_bounds.data(), vocab, dim};
       for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
-        REQUIRE(check_bounds(copy, expected.normed.data() + r * static_cast<size_t>(dim),
+        REQUIRE(check_bounds(certified, expected.normed.data() + r * static_cast<size_t>(dim),
                              expected.logits.data() + r * static_cast<size_t>(vocab)) == "");
       }
     }
@@ -252,7 +255,7 @@ TEST_CASE("CUDA: the ids that the largest logits of many rows belong to are bann
   const int dim = 96;
   const int vocab = 300;
   const int rows = 40;
-  GreedyOnDevice device(make_head(random, vocab, dim, DenseType::kBF16, HeadKind::kPlain), rows);
+  CertifiedOnDevice device(make_head(random, vocab, dim, DenseType::kBF16, HeadKind::kPlain), rows);
   const HiddenData in(random, rows, dim, 0);
   std::vector<int32_t> banned;
   for (int round = 0; round < 3; ++round) {
@@ -267,7 +270,7 @@ TEST_CASE("CUDA: the ids that the largest logits of many rows belong to are bann
 TEST_CASE("CUDA: steps and codes at their extremes", "[gpu]") {
   if (no_gpu()) return;
   Random random(37);
-  const int dim = kMaxCompressedCols;
+  const int dim = kMaxCertifiedCols;
   const int vocab = 131;
   DenseData head(random, vocab, dim, DenseType::kF32);
   for (int v = 0; v < vocab - 1; ++v) {
@@ -290,7 +293,7 @@ TEST_CASE("CUDA: steps and codes at their extremes", "[gpu]") {
             negative ? -size : size;
       }
     }
-    GreedyOnDevice device(head, static_cast<size_t>(rows));
+    CertifiedOnDevice device(head, static_cast<size_t>(rows));
     const HeadRun expected = run_ref(device.host.matrix, in, first_rows(rows), {});
     const auto actual = device.run(in, first_rows(rows), {});
     REQUIRE(steps_of(actual.normed.data(), dim)[7] == 32767);
@@ -316,7 +319,7 @@ TEST_CASE("CUDA: of many rows one that is not finite leaves the others alone", "
       } else {
         in.x[5 * static_cast<size_t>(dim) + 17] = std::numeric_limits<float>::infinity();
       }
-      GreedyOnDevice device(std::move(head), static_cast<size_t>(rows));
+      CertifiedOnDevice device(std::move(head), static_cast<size_t>(rows));
       const auto actual = device.run(in, first_rows(rows), {});
       REQUIRE(actual.fault == 7);
       REQUIRE(check_products(device, actual, static_cast<size_t>(rows), {}) == "");
@@ -333,7 +336,7 @@ TEST_CASE("CUDA: a large vocabulary is rescored in few rows, the same ids", "[gp
   if (no_gpu()) return;
   Random random(32);
   for (const auto& [dim, vocab] : {std::pair{576, 49152}, {2560, 20001}, {1024, 40000}}) {
-    GreedyOnDevice device(make_head(random, vocab, dim, DenseType::kBF16, HeadKind::kPlain), 8);
+    CertifiedOnDevice device(make_head(random, vocab, dim, DenseType::kBF16, HeadKind::kPlain), 8);
     for (int rows : {1, 2, 3, 7, 8}) {
       INFO("dim " << dim << ", vocab " << vocab << ", rows " << rows);
       HiddenData in(random, rows, dim, 0);
@@ -369,7 +372,7 @@ TEST_CASE("CUDA: a logit that is not finite is found by the certified head, too"
   }
   SECTION("infinity in the hidden state") { in.x[5] = infinity; }
   SECTION("NaN in the gain") { in.gain[99] = std::nanf(""); }
-  GreedyOnDevice device(std::move(head), 1);
+  CertifiedOnDevice device(std::move(head), 1);
   const HeadRun expected = run_ref(device.host.matrix, in, {0}, {});
   REQUIRE(expected.fault == 7);
   REQUIRE(device.run(in, {0}, {}).fault == 7);
@@ -382,7 +385,7 @@ TEST_CASE("CUDA: a logit that is not finite is found by the certified head, too"
 TEST_CASE("CUDA: every id banned leaves none", "[gpu]") {
   if (no_gpu()) return;
   Random random(34);
-  GreedyOnDevice device(make_head(random, 3, 64, DenseType::kF16, HeadKind::kPlain), 1);
+  CertifiedOnDevice device(make_head(random, 3, 64, DenseType::kF16, HeadKind::kPlain), 1);
   const HiddenData in(random, 1, 64, 0);
   REQUIRE(device.run(in, {0}, {0, 1, 2}).argmax[0] == -1);
   REQUIRE(device.run(in, {0}, {0, 2}).argmax[0] == 1);

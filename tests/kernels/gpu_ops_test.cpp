@@ -148,7 +148,7 @@ TEST_CASE("CUDA attention of rows of many sequences gives the bits of ref", "[gp
         pass.sequence.push_back(s);
         pass.position.push_back(std::max(0, lengths[static_cast<size_t>(s)] - 1 - 29 * (r / 9)));
       }
-      const int single = static_cast<int>(pass.sequence.size());
+      const int n_alone = static_cast<int>(pass.sequence.size());
       for (int p = 30; p < 130; ++p) {
         pass.sequence.push_back(6);
         pass.position.push_back(p);
@@ -181,22 +181,22 @@ TEST_CASE("CUDA attention of rows of many sequences gives the bits of ref", "[gp
       const WorkspaceOnDevice memory(static_cast<size_t>(rows), 1, static_cast<size_t>(shape.heads),
                                      26, static_cast<size_t>(shape.head_dim));
 
-      // {rows, of them single}: the ops as the engine calls them, with prompt rows and without, and
-      // rows that are too few to need the kernel but have no room in the workspace.
-      for (const auto& [n, n_single] : {std::pair{rows, single},
-                                        {rows, single + 3},
-                                        {single, single},
-                                        {single, 5},
+      // {rows, of them decode rows}: the ops as the engine calls them, with prompt rows and
+      // without, and rows that are too few to need the kernel but have no room in the workspace.
+      for (const auto& [n, n_decode] : {std::pair{rows, n_alone},
+                                        {rows, n_alone + 3},
+                                        {n_alone, n_alone},
+                                        {n_alone, 5},
                                         {5, 5},
                                         {2, 2}}) {
         INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim
-                      << (type == KvType::kF16 ? ", f16" : ", f32") << ", rows " << n << ", single "
-                      << n_single);
+                      << (type == KvType::kF16 ? ", f16" : ", f32") << ", rows " << n
+                      << ", decode rows " << n_decode);
         const OnDevice<float> out(static_cast<size_t>(n * width));
         cuda::Workspace workspace = memory.workspace;
         workspace.attention_rows = 1;
         args.rows = n;
-        args.single_rows = n_single;
+        args.decode_rows = n_decode;
         args.out = out.data();
         cuda::attention(args, workspace, nullptr);
         finish();

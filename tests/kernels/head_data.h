@@ -88,9 +88,10 @@ struct HiddenData {
 inline constexpr int kHiddenSizes = 4;
 
 // Where the certified bounds do not hold the logits of `h` = normed [dim]; empty where they do. `w`
-// and `copy` are in host memory.
-inline std::string check_bounds(const CompressedHead& copy, const float* h, const float* logits) {
-  const int n = copy.cols;
+// and `certified` are in host memory.
+inline std::string check_bounds(const CertifiedHead& certified, const float* h,
+                                const float* logits) {
+  const int n = certified.cols;
   float amax = 0.0f;
   for (int i = 0; i < n; ++i) amax = std::max(amax, std::fabs(h[i]));
   const StepScale scale = step_scale(amax);
@@ -106,11 +107,11 @@ inline std::string check_bounds(const CompressedHead& copy, const float* h, cons
   }
   const HiddenBound bound = hidden_bound(true, scale, n, squares, deltas);
   const double unit = 1.0 / (static_cast<double>(scale.first) * static_cast<double>(scale.second));
-  for (int v = 0; v < copy.rows; ++v) {
-    const int8_t* codes = copy.codes + static_cast<size_t>(v) * copy.pitch();
+  for (int v = 0; v < certified.rows; ++v) {
+    const int8_t* codes = certified.codes + static_cast<size_t>(v) * certified.pitch();
     int64_t product = 0;
     for (int i = 0; i < n; ++i) product += codes[i] * steps[static_cast<size_t>(i)];
-    const LogitBounds b = logit_bounds(static_cast<float>(product), copy.row_bounds[v], bound);
+    const LogitBounds b = logit_bounds(static_cast<float>(product), certified.row_bounds[v], bound);
     const double logit = static_cast<double>(logits[v]);
     const bool bounded = std::isfinite(b.lower) && std::isfinite(b.upper);
     if (!std::isfinite(logits[v]) ? bounded

@@ -57,7 +57,7 @@ inline std::vector<int32_t> first(const std::vector<int32_t>& ids, size_t count)
 
 // Checks decode() of a backend whose context is 100 positions, against its own forward().
 inline void check_decode(Backend& backend, const std::vector<int32_t>& prompt) {
-  REQUIRE(backend.context() == 100);
+  REQUIRE(backend.info().context == 100);
   const int n = static_cast<int>(prompt.size());
   constexpr int32_t kFirst = 5;
   constexpr size_t kNever = 1000;

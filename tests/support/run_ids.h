@@ -23,7 +23,7 @@ inline Results run_ids(Backend& backend, std::span<const int32_t> ids, int chunk
   const size_t vocab = static_cast<size_t>(config.vocab);
   const size_t dim = static_cast<size_t>(config.dim);
   const size_t planes = static_cast<size_t>(config.layers) + 1;
-  if (chunk == 0) chunk = backend.max_rows();
+  if (chunk == 0) chunk = backend.info().max_rows;
   Results results;
   results.logits.resize(ids.size() * vocab);
   if (with_hidden) results.hidden.resize(planes * ids.size() * dim);

@@ -80,12 +80,12 @@ class CpuDevice final : public OpDevice {
   }
   HeadOperands prepare_head() override {
     HeadOperands operands{weights_.final_norm.data(), view(weights_.head), {}};
-    if (config_.dim > kMaxCompressedCols) return operands;
+    if (config_.dim > kMaxCertifiedCols) return operands;
     const auto vocab = static_cast<size_t>(config_.vocab);
     auto* const codes =
-        reinterpret_cast<int8_t*>(allocate(vocab * CompressedHead::pitch_of(config_.dim)));
-    auto* const bounds = reinterpret_cast<CompressedRow*>(allocate(vocab * sizeof(CompressedRow)));
-    cpu::compress_head(operands.w, codes, bounds, pool_);
+        reinterpret_cast<int8_t*>(allocate(vocab * CertifiedHead::pitch_of(config_.dim)));
+    auto* const bounds = reinterpret_cast<CertifiedRow*>(allocate(vocab * sizeof(CertifiedRow)));
+    cpu::build_certified_head(operands.w, codes, bounds, pool_);
     operands.copy = {codes, bounds, config_.vocab, config_.dim};
     return operands;
   }
@@ -96,7 +96,7 @@ class CpuDevice final : public OpDevice {
   void ffn_up(const FfnUpArgs& args) override { cpu::ffn_up(args, pool_); }
   void ffn_down(const ProjectArgs& args) override { cpu::ffn_down(args, pool_); }
   void head(const HeadArgs& args) override { cpu::head(args, pool_); }
-  void certified_head(const GreedyHeadArgs& args) override { cpu::greedy_head(args, pool_); }
+  void certified_head(const CertifiedHeadArgs& args) override { cpu::certified_head(args, pool_); }
 
   void unfused_qkv(const QkvArgs& args) override { unfused_->qkv(args); }
   void unfused_project(const ProjectArgs& args) override { unfused_->project(args); }

@@ -181,11 +181,11 @@ OpBytes full_head_bytes(const ModelConfig& config, int rows, int element_bytes, 
 OpBytes certified_head_bytes(const ModelConfig& config, int rows, int element_bytes,
                              uint64_t rescored) {
   OpBytes bytes;
-  bytes.weights = u(config.vocab) * (CompressedHead::pitch_of(config.dim) + sizeof(CompressedRow)) +
+  bytes.weights = u(config.vocab) * (CertifiedHead::pitch_of(config.dim) + sizeof(CertifiedRow)) +
                   u(config.dim) * kFloat + rescored * u(config.dim) * u(element_bytes);
   // x in, the normed row and its int16 steps out and in, upper bounds out and in.
   bytes.activations =
-      u(rows) * (3 * u(config.dim) * kFloat + 2 * CompressedHead::pitch_of(config.dim) * kHalf +
+      u(rows) * (3 * u(config.dim) * kFloat + 2 * CertifiedHead::pitch_of(config.dim) * kHalf +
                  2 * u(config.vocab) * kFloat);
   return bytes;
 }

@@ -31,7 +31,7 @@ struct StackOperands {
 struct HeadOperands {
   const float* gain = nullptr;
   DenseMatrix w;
-  CompressedHead copy;  // codes are null where rows are too wide for the certified head
+  CertifiedHead copy;  // codes are null where rows are too wide for the certified head
 };
 
 // The largest pass of a benchmark.
@@ -72,7 +72,7 @@ class OpDevice {
   virtual void ffn_up(const FfnUpArgs& args) = 0;
   virtual void ffn_down(const ProjectArgs& args) = 0;
   virtual void head(const HeadArgs& args) = 0;
-  virtual void certified_head(const GreedyHeadArgs& args) = 0;
+  virtual void certified_head(const CertifiedHeadArgs& args) = 0;
 
   // Chains of plain steps of the same work, to the same bits.
   virtual void unfused_qkv(const QkvArgs& args) = 0;

@@ -75,7 +75,7 @@ class GpuDevice final : public OpDevice {
     const size_t vocab = u(config_.vocab);
     workspace_.best = zeros<unsigned long long>(kRows);
     workspace_.head_done = zeros<int32_t>(1);
-    workspace_.steps = allocate_array<int16_t>(kRows * CompressedHead::pitch_of(config_.dim));
+    workspace_.steps = allocate_array<int16_t>(kRows * CertifiedHead::pitch_of(config_.dim));
     workspace_.hidden = allocate_array<HiddenBound>(kRows);
     workspace_.lower = zeros<uint32_t>(kRows);
     workspace_.rescored = zeros<int32_t>(kRows);
@@ -85,10 +85,10 @@ class GpuDevice final : public OpDevice {
     HeadOperands operands;
     operands.gain = random_floats(u(config_.dim));
     operands.w = {weights, DenseType::kBF16, config_.vocab, config_.dim};
-    if (config_.dim > kMaxCompressedCols) return operands;
-    auto* const codes = allocate_array<int8_t>(vocab * CompressedHead::pitch_of(config_.dim));
-    auto* const bounds = allocate_array<CompressedRow>(vocab);
-    cuda::compress_head(operands.w, codes, bounds, stream_);
+    if (config_.dim > kMaxCertifiedCols) return operands;
+    auto* const codes = allocate_array<int8_t>(vocab * CertifiedHead::pitch_of(config_.dim));
+    auto* const bounds = allocate_array<CertifiedRow>(vocab);
+    cuda::build_certified_head(operands.w, codes, bounds, stream_);
     operands.copy = {codes, bounds, config_.vocab, config_.dim};
     return operands;
   }
@@ -99,8 +99,8 @@ class GpuDevice final : public OpDevice {
   void ffn_up(const FfnUpArgs& args) override { cuda::ffn_up(args, workspace_, stream_); }
   void ffn_down(const ProjectArgs& args) override { cuda::ffn_down(args, workspace_, stream_); }
   void head(const HeadArgs& args) override { cuda::head(args, workspace_, stream_); }
-  void certified_head(const GreedyHeadArgs& args) override {
-    cuda::greedy_head(args, workspace_, stream_);
+  void certified_head(const CertifiedHeadArgs& args) override {
+    cuda::certified_head(args, workspace_, stream_);
   }
 
   void unfused_qkv(const QkvArgs& args) override {

@@ -1,11 +1,12 @@
 // Greedy decode with the certified head chooses the ids of the full head: whole runs, and the
 // hidden states of real text.
+#include "kernels/certified_head.h"
+
 #include <catch2/catch.hpp>
 #include <numeric>
 
 #include "engine/backend.h"
 #include "engine/views.h"
-#include "kernels/certified_head.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "tests/support/gpu.h"
@@ -58,12 +59,12 @@ void require_same_ids(Backend& full, Backend& certified, int sequences, int step
     REQUIRE(full_ids == certified_ids);
   }
   REQUIRE(full.head_stats().steps == 0);
-  REQUIRE(full.memory().head_copy == 0);
+  REQUIRE(full.memory().certified_head == 0);
   const HeadStats stats = certified.head_stats();
   REQUIRE(stats.steps >= static_cast<int64_t>(sequences) * (steps - 16));
   REQUIRE(stats.rescored >= stats.steps);
   REQUIRE(stats.rescored <= (20 + vocab / 1000) * stats.steps);
-  REQUIRE(certified.memory().head_copy >=
+  REQUIRE(certified.memory().certified_head >=
           static_cast<uint64_t>(vocab) * static_cast<uint64_t>(full.model().config().dim));
 }
 
@@ -81,7 +82,7 @@ TEST_CASE("a run of a few tokens on the CPU does not build the copy of the head"
   const auto backend = make_cpu_backend(model, options_of(1, 64, false));
   const std::vector<int32_t> prompt = prompt_of(5, model.config().vocab);
   run_case(*backend, prompt, kDecodedTokens, 5);  // logits, too: the full head's
-  REQUIRE(backend->memory().head_copy == 0);
+  REQUIRE(backend->memory().certified_head == 0);
   REQUIRE(backend->head_stats().steps == 0);
 }
 
@@ -91,10 +92,10 @@ TEST_CASE("20,000 hidden states of the demo model: certified equals full") {
   const size_t dim = static_cast<size_t>(head.cols);
   const size_t vocab = static_cast<size_t>(head.rows);
   cpu::Pool pool(2, cpu::primitives());
-  std::vector<int8_t> codes(vocab * CompressedHead::pitch_of(head.cols));
-  std::vector<CompressedRow> row_bounds(vocab);
-  cpu::compress_head(head, codes.data(), row_bounds.data(), pool);
-  const CompressedHead copy{codes.data(), row_bounds.data(), head.rows, head.cols};
+  std::vector<int8_t> codes(vocab * CertifiedHead::pitch_of(head.cols));
+  std::vector<CertifiedRow> row_bounds(vocab);
+  cpu::build_certified_head(head, codes.data(), row_bounds.data(), pool);
+  const CertifiedHead built{codes.data(), row_bounds.data(), head.rows, head.cols};
 
   // Normed states of random prompts, and each with three lots of noise.
   constexpr int kRows = 64;
@@ -121,7 +122,7 @@ TEST_CASE("20,000 hidden states of the demo model: certified equals full") {
                     &fault};
       cpu::head(args, pool);
       args.argmax = certified.data();
-      cpu::greedy_head({args, copy, rescored.data()}, pool);
+      cpu::certified_head({args, built, rescored.data()}, pool);
       stats.add(rescored);
       REQUIRE(fault == 0);
       REQUIRE(full == certified);

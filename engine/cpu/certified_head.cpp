@@ -1,4 +1,4 @@
-#include "engine/cpu/head_copy.h"
+#include "engine/cpu/certified_head.h"
 
 #include <new>
 #include <string>
@@ -12,11 +12,11 @@ namespace {
 constexpr std::align_val_t kCacheLine{64};
 }
 
-void HeadCopy::Free::operator()(std::byte* p) const { ::operator delete(p, kCacheLine); }
+void LazyCertifiedHead::Free::operator()(std::byte* p) const { ::operator delete(p, kCacheLine); }
 
-const CompressedHead* HeadCopy::next_step(int rows, cpu::Pool& pool) {
+const CertifiedHead* LazyCertifiedHead::next_step(int rows, cpu::Pool& pool) {
   if (!wanted_) return nullptr;
-  if (built()) return &copy_;
+  if (built()) return &head_;
   rows_ += rows;
   if (rows_ <= kRowsBefore) return nullptr;
   const size_t bytes = codes_bytes() + bounds_bytes();
@@ -27,10 +27,10 @@ const CompressedHead* HeadCopy::next_step(int rows, cpu::Pool& pool) {
                                         " MiB; --full-head does without it");
   }
   int8_t* codes = reinterpret_cast<int8_t*>(memory_.get());
-  CompressedRow* row_bounds = reinterpret_cast<CompressedRow*>(memory_.get() + codes_bytes());
-  cpu::compress_head(w_, codes, row_bounds, pool);
-  copy_ = {codes, row_bounds, w_.rows, w_.cols};
-  return &copy_;
+  CertifiedRow* row_bounds = reinterpret_cast<CertifiedRow*>(memory_.get() + codes_bytes());
+  cpu::build_certified_head(w_, codes, row_bounds, pool);
+  head_ = {codes, row_bounds, w_.rows, w_.cols};
+  return &head_;
 }
 
 }  // namespace edgellm

@@ -1,0 +1,48 @@
+// The certified head that greedy steps read on the CPU, built once it pays.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "kernels/cpu/pool.h"
+#include "kernels/ops.h"
+
+namespace edgellm {
+
+class LazyCertifiedHead {
+ public:
+  // Rows of greedy steps that the full head serves before the certified head is built.
+  // Building, most of it
+  // the system's clearing of fresh memory, takes what it saves in about 20 steps
+  // (docs/performance.md): a run of a few tokens then spends nothing, and none spends much more
+  // than it would have had to, however long it turns out to be.
+  static constexpr int kRowsBefore = 16;
+
+  // `w` must outlive this object. Not `wanted`, or a head that is too wide: never built.
+  LazyCertifiedHead(const DenseMatrix& w, bool wanted)
+      : w_(w), wanted_(wanted && w.cols <= kMaxCertifiedCols) {}
+
+  // Called for every greedy step, which has `rows` rows; null where the full head serves the step.
+  const CertifiedHead* next_step(int rows, cpu::Pool& pool);
+
+  size_t bytes() const { return built() ? codes_bytes() + bounds_bytes() : 0; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
+
+  bool built() const { return memory_ != nullptr; }
+  size_t codes_bytes() const {
+    return static_cast<size_t>(w_.rows) * CertifiedHead::pitch_of(w_.cols);
+  }
+  size_t bounds_bytes() const { return static_cast<size_t>(w_.rows) * sizeof(CertifiedRow); }
+
+  DenseMatrix w_;
+  bool wanted_;
+  int rows_ = 0;  // so far, until it is built
+  std::unique_ptr<std::byte, Free> memory_;
+  CertifiedHead head_;
+};
+
+}  // namespace edgellm
