@@ -10,10 +10,12 @@
 #include "apps/cli/help.h"
 #include "apps/commands.h"
 #include "apps/common/exit_codes.h"
+#include "apps/common/log.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/version.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace edgellm {
 namespace {
@@ -25,12 +27,22 @@ class Main {
         program_.root().flag("-V,--version", version_, "Print the version and exit");
     program_.root().flag("--json", version_json_, "Print the version as JSON").needs(version);
     add_commands(program_);
+    for (Command& command : program_.commands()) {
+      command
+          .parsed_option(
+              "--log-level", [](const std::string& name) { set_log_level(name); },
+              "Messages on standard error: those of this level and above [info]")
+          .check(one_of(log_level_names()))
+          .value(model_io::join(log_level_names(), "|"))
+          .group("Messages");
+    }
   }
 
   // Returns the exit code.
   int run() {
     try {
       occupy_standard_streams();
+      install_log_sink();
       install_signal_handlers(wants_json());
       return dispatch(program_.parse(arguments_));
     } catch (const Error& error) {
@@ -71,7 +83,7 @@ class Main {
 
   // The line for people on stderr and, where the caller reads JSON, an object on stdout.
   int report(ExitCode code, const std::string& message) const {
-    print_note(message);
+    print_error(message);
     const int exit_code = static_cast<int>(code);
     if (wants_json()) {
       // Past write_stdout(), which may throw: what there was to say is on stderr already.

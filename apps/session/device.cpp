@@ -4,6 +4,7 @@
 
 #include "apps/common/near_matches.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "kernels/cuda/gpu_list.h"
 
 namespace edgellm {
@@ -24,7 +25,10 @@ std::string device_name_problem(const std::string& name) {
 }
 
 Device choose_device(const std::string& name, const Note& note) {
-  if (name == "cpu") return {};
+  if (name == "cpu") {
+    log(LogLevel::kDebug, "device: the CPU, as asked for");
+    return {};
+  }
   const bool demanded = name != "auto";
   const size_t index = name.starts_with("cuda:") ? std::stoul(name.substr(5)) : size_t{0};
   const GpuList list = list_gpus();
@@ -35,10 +39,14 @@ Device choose_device(const std::string& name, const Note& note) {
   if (problem.empty() && !is_supported(list.gpus[index])) {
     problem = list.gpus[index].name + " is older than compute capability 7.5";
   }
-  if (problem.empty()) return {static_cast<int>(index), list.gpus[index].name};
+  if (problem.empty()) {
+    log(LogLevel::kDebug, "device: GPU " + std::to_string(index) + ", " + list.gpus[index].name);
+    return {static_cast<int>(index), list.gpus[index].name};
+  }
   if (demanded) {
     throw Error(ExitCode::kDevice, "--device " + name + ": " + problem + "; use --device cpu");
   }
+  log(LogLevel::kDebug, "device: the CPU, for " + problem);
   if (list.has_driver) note("running on the CPU: " + problem);
   return {};
 }

@@ -5,7 +5,10 @@
 
 #include "apps/common/terminal.h"
 #include "apps/session/model_folders.h"
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/number_format.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/cuda/gpu_list.h"
 
@@ -15,7 +18,10 @@ ModelFile open_model(const std::string& name) { return ModelFile::open(find_mode
 
 std::optional<Tokenizer> load_tokenizer(const ModelFile& model) {
   if (!model.tokenizer().present) return std::nullopt;
-  return Tokenizer::from_json(model.tokenizer_json(), model.path() + ": tokenizer");
+  const int64_t start_ns = now_ns();
+  auto tokenizer = Tokenizer::from_json(model.tokenizer_json(), model.path() + ": tokenizer");
+  log(LogLevel::kDebug, "loaded the tokenizer in " + human_ms(now_ns() - start_ns));
+  return tokenizer;
 }
 
 EngineOptions engine_options(const SessionOptions& options, const ModelConfig& config,
@@ -94,15 +100,18 @@ void Session::check_contents() {
 
 Backend& Session::start(const EngineOptions& options) {
   check_contents();
+  const int64_t start_ns = now_ns();
   EngineOptions engine = fit_device([&](const Device&) { return options; });
   if (!device_.gpu) {
     backend_ = make_cpu_backend(*model_, engine);
-    return *backend_;
+  } else {
+    engine.gpu = *device_.gpu;
+    if (options_.device == "auto") messages_.note("running on the " + device_.gpu_name);
+    messages_.with_progress(
+        [&](const Progress& progress) { backend_ = make_cuda_backend(*model_, engine, progress); });
   }
-  engine.gpu = *device_.gpu;
-  if (options_.device == "auto") messages_.note("running on the " + device_.gpu_name);
-  messages_.with_progress(
-      [&](const Progress& progress) { backend_ = make_cuda_backend(*model_, engine, progress); });
+  log(LogLevel::kDebug,
+      "weights ready on " + backend_->info().device + " in " + human_ms(now_ns() - start_ns));
   return *backend_;
 }
 
