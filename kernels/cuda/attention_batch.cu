@@ -23,7 +23,7 @@ inline constexpr int kStagedOf = kDims * sizeof(Element) <= 256 ? kAttentionChun
 // kExact: the heads have exactly kDims dimensions. kTeam: the warps that share a chunk, each with
 // kQueries queries of its own.
 template <int kDims_, bool kExact_, int kQueries_, int kTeam_, class Element>
-struct Shape : ChunkShape<kDims_, kQueries_, kStagedOf<kDims_, Element>> {
+struct BatchShape : ChunkShape<kDims_, kQueries_, kStagedOf<kDims_, Element>> {
   static constexpr bool kExact = kExact_;
   static constexpr int kTeam = kTeam_;
   static constexpr int kTeamThreads = 32 * kTeam;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void team_sync() {
 // Where word `word` of the key of a position lies: neighbouring positions take the same word from
 // other banks.
 template <class S>
-__device__ __forceinline__ int key_place(int position, int word) {
+__device__ __forceinline__ int key_word(int position, int word) {
   return position * S::kWords + (word ^ position % 8);
 }
 
@@ -106,7 +106,7 @@ __device__ void fetch_keys(const Element* tile, int first, int begin, int end, i
     const uint4* from = reinterpret_cast<const uint4*>(tile);
 #pragma unroll 2
     for (int i = begin * S::kWords + t; i < end * S::kWords; i += S::kTeamThreads) {
-      copy_async(staged + key_place<S>(i / S::kWords - first, i % S::kWords), from + i);
+      copy_async(staged + key_word<S>(i / S::kWords - first, i % S::kWords), from + i);
     }
   } else {
     Element* to = reinterpret_cast<Element*>(staged);
@@ -115,7 +115,7 @@ __device__ void fetch_keys(const Element* tile, int first, int begin, int end, i
       const int position = i / S::kDims;
       const int place = i % S::kDims;
       const int d = place % S::kLaneDims * kKeyLanes + place / S::kLaneDims;
-      to[key_place<S>(position - first, place / S::kPerWord) * S::kPerWord + place % S::kPerWord] =
+      to[key_word<S>(position - first, place / S::kPerWord) * S::kPerWord + place % S::kPerWord] =
           d < head_dim ? tile[key_index(position, d, head_dim)] : Element{0};
     }
   }
@@ -204,7 +204,7 @@ struct KeyGroup {
     for (int p = 0; p < S::kPositions; ++p) {
 #pragma unroll
       for (int w = 0; w < kGroupWords; ++w) {
-        const uint4* from = staged + key_place<S>(lane + 32 * p, first + w);
+        const uint4* from = staged + key_word<S>(lane + 32 * p, first + w);
         load_widened(reinterpret_cast<const Element*>(from), k[p][w]);
       }
     }
@@ -424,18 +424,18 @@ __global__ void __launch_bounds__(S::kTeamThreads* kMaxTeams<S>, 1)
   RowMemory<S>& row = *reinterpret_cast<RowMemory<S>*>(all + teams);
 
   const int head_dim = S::kExact ? S::kDims : args.kv.head_dim;
-  Place place;
-  place.first_head = static_cast<int>(blockIdx.z) * tile_heads;
-  place.heads = min(tile_heads, group - place.first_head);
-  place.kv_head = static_cast<int>(blockIdx.y);
-  place.first_row = static_cast<int>(blockIdx.x);
-  place.rows = 1;
-  const int sequence = args.places.sequence[place.first_row];
-  const int length = args.places.position[place.first_row] + 1;
+  QueryBlock block;
+  block.first_head = static_cast<int>(blockIdx.z) * tile_heads;
+  block.heads = min(tile_heads, group - block.first_head);
+  block.kv_head = static_cast<int>(blockIdx.y);
+  block.first_row = static_cast<int>(blockIdx.x);
+  block.rows = 1;
+  const int sequence = args.places.sequence[block.first_row];
+  const int length = args.places.position[block.first_row] + 1;
   const int chunks = (length + kAttentionChunk - 1) / kAttentionChunk;
 
   const auto tile_of = [&](int chunk) {
-    return args.kv.tile_offset(sequence, chunk * kAttentionChunk, place.kv_head);
+    return args.kv.tile_offset(sequence, chunk * kAttentionChunk, block.kv_head);
   };
   const auto keys_at = [&](size_t tile) { return static_cast<const Element*>(args.kv.k) + tile; };
   const auto values_at = [&](size_t tile) { return static_cast<const Element*>(args.kv.v) + tile; };
@@ -477,7 +477,7 @@ __global__ void __launch_bounds__(S::kTeamThreads* kMaxTeams<S>, 1)
     }
     end_of_copies();
   }
-  load_queries<S>(args, place, group, threads, row.queries);
+  load_queries<S>(args, block, group, threads, row.queries);
   __syncthreads();
 
 #pragma unroll 1
@@ -492,10 +492,10 @@ __global__ void __launch_bounds__(S::kTeamThreads* kMaxTeams<S>, 1)
     __syncthreads();  // the states of the round are there
     const bool last = first + teams >= chunks;
 #pragma unroll 1
-    for (int q = t / 32; q < place.heads; q += threads / 32) {
+    for (int q = t / 32; q < block.heads; q += threads / 32) {
       float* out =
-          args.out + (static_cast<size_t>(place.first_row) * static_cast<size_t>(args.heads) +
-                      static_cast<size_t>(place.kv_head * group + place.first_head + q)) *
+          args.out + (static_cast<size_t>(block.first_row) * static_cast<size_t>(args.heads) +
+                      static_cast<size_t>(block.kv_head * group + block.first_head + q)) *
                          static_cast<size_t>(head_dim);
       merge(all, min(teams, chunks - first), first == 0, q, head_dim, row, last ? out : nullptr);
     }
@@ -512,7 +512,7 @@ __global__ void __launch_bounds__(S::kTeamThreads* kMaxTeams<S>, 1)
 
 template <int kDims, bool kExact, int kQueries, int kTeam, class Element>
 void launch_batch(const AttentionArgs& args, int group, int tile_heads, cudaStream_t stream) {
-  using S = Shape<kDims, kExact, kQueries, kTeam, Element>;
+  using S = BatchShape<kDims, kExact, kQueries, kTeam, Element>;
   const int head_tiles = (group + tile_heads - 1) / tile_heads;
   const int blocks = args.rows * args.kv.kv_heads * head_tiles;
   const int blocks_per_sm = std::clamp((blocks - 1) / multiprocessors() + 1, 1, kMaxBlocksPerSm<S>);

@@ -37,12 +37,12 @@ __device__ constexpr int bits_below(int power) {
   return bits;
 }
 template <int kDims>
-__device__ constexpr int stored_place(int d) {
+__device__ constexpr int stored_index(int d) {
   return reverse_bits<bits_below(kDims)>(d);
 }
 
 // The queries that a block keeps in shared memory: of rows that are neighbours, heads of one group.
-struct Place {
+struct QueryBlock {
   int kv_head;
   int first_row;
   int rows;        // of one sequence
@@ -53,10 +53,10 @@ struct Place {
 // Query i is row i / heads, head i % heads; absent queries and dimensions are zeros. By `threads`
 // threads, to [kBlockQueries][kDims] in stored order.
 template <class S>
-__device__ void load_queries(const AttentionArgs& args, const Place& place, int group, int threads,
-                             float* queries) {
+__device__ void load_queries(const AttentionArgs& args, const QueryBlock& block, int group,
+                             int threads, float* queries) {
   const int head_dim = args.kv.head_dim;
-  const int count = place.rows * place.heads;
+  const int count = block.rows * block.heads;
   constexpr int kFours = S::kDims / 4;
 #pragma unroll 1  // once or twice a thread
   for (int i = static_cast<int>(threadIdx.x); i < S::kBlockQueries * kFours; i += threads) {
@@ -64,8 +64,8 @@ __device__ void load_queries(const AttentionArgs& args, const Place& place, int 
     const int d = i % kFours * 4;
     float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (query < count && d < head_dim) {
-      const int row = place.first_row + query / place.heads;
-      const int head = place.kv_head * group + place.first_head + query % place.heads;
+      const int row = block.first_row + query / block.heads;
+      const int head = block.kv_head * group + block.first_head + query % block.heads;
       const float* from =
           args.q +
           (static_cast<size_t>(row) * static_cast<size_t>(args.heads) + static_cast<size_t>(head)) *
@@ -80,7 +80,7 @@ __device__ void load_queries(const AttentionArgs& args, const Place& place, int 
         if (d + 3 < head_dim) four.w = from[3];
       }
     }
-    float* to = queries + query * S::kDims + stored_place<S::kDims>(d);
+    float* to = queries + query * S::kDims + stored_index<S::kDims>(d);
     to[0] = four.x;
     to[S::kDims / 2] = four.y;
     to[S::kDims / 4] = four.z;

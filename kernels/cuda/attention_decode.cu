@@ -8,7 +8,7 @@
 // them. Which of the two it is depends on the position only; the grid is the same.
 //
 // Keys and values that earlier steps have left in the cache are fetched before the previous kernel
-// has ended; then, as those of linear.cu, a block rehearses its work.
+// has ended; then, as those of gemv.cu, a block warms up.
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/attention_batch.h"
@@ -43,11 +43,11 @@ struct States {
 
 // kCount: slots, each a chunk of one head.
 template <int kDims, int kCount>
-struct Shared {
+struct DecodeShared {
   float4 q[kCount][kDims / 4];  // of head h: [dimensions of a lane / 4][lane]
   float p[kCount][kAttentionChunk];
   float o[kCount][kDims];  // of chunks that the block merges itself
-  float aside[kDims];      // what a rehearsal would put out
+  float discarded[kDims];  // what a warm-up would put out
   float max[kCount];
   float a[kCount];  // factors of the merge
   float b[kCount];
@@ -83,12 +83,12 @@ struct KeyRow {
   static constexpr int kLoads = kLane * sizeof(Element) / 16;  // 16-byte words
 
   // Where 16-byte word `from` of a tile goes.
-  __device__ static int place(int from) {
+  __device__ static int staged_word(int from) {
     constexpr int kRow = kLoads * kScoreLanes;
     return kExact ? from / kRow * kRow + from % kLoads * kScoreLanes + from % kRow / kLoads : from;
   }
 
-  // The lane's dimensions of a query (Shared::q).
+  // The lane's dimensions of a query (DecodeShared::q).
   __device__ static void load_query(const float4* query, int lane, float (&q)[kLane]) {
 #pragma unroll
     for (int i = 0; i < kLane / 4; ++i) {
@@ -165,10 +165,10 @@ __device__ inline float sum_of_weights(const float* p, int count) {
 
 // Factors of the merge of up to 32 chunks, lane c for chunk c; absent ones have max = -infinity.
 // `running` is the maximum of the chunks before and becomes that of all.
-struct MergeFactors {
+struct PrefixFactors {
   float a, b;
 
-  __device__ MergeFactors(float max, float& running) {
+  __device__ PrefixFactors(float max, float& running) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     // M' is a prefix maximum, so that the factors of all chunks are found at once.
     float prefix = fmaxf(max, running);
@@ -228,7 +228,7 @@ __device__ void merge_states(const AttentionArgs& args, const States& states, in
 #pragma unroll 1
         for (int c = t % 32; c - t % 32 < count; c += 32) {
           const float* state = head_states + min(c, count - 1) * states.size + head_dim;
-          const MergeFactors merge(c < count ? state[0] : -INFINITY, running);
+          const PrefixFactors merge(c < count ? state[0] : -INFINITY, running);
           if (c < count) {
             factors[t / 32 * tile + c] = {merge.a, merge.b, state[1] * merge.b, 0.0f};
           }
@@ -261,10 +261,10 @@ __device__ void merge_states(const AttentionArgs& args, const States& states, in
 template <class Element, int kDims, bool kExact, int kCount>
 __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     decode_kernel(AttentionArgs args, States states, int group, float scale) {
-  using Keys = KeyRow<Element, kDims, kExact>;
+  using Key = KeyRow<Element, kDims, kExact>;
   constexpr int kPerSlot = kThreads / kCount;  // threads that sum a slot's values
   extern __shared__ uint4 memory[];            // keys, then values: [kCount, 64, head_dim] each
-  __shared__ Shared<kDims, kCount> shared;
+  __shared__ DecodeShared<kDims, kCount> shared;
   const int t = static_cast<int>(threadIdx.x);
   const bool service = t >= kThreads;
   const int head_dim = kExact ? kDims : args.kv.head_dim;
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
   const int chunk_bits = 31 - __clz(kCount / heads_at_once);
   const int chunks_at_once = 1 << chunk_bits;
 
-  bool rehearsal = kStartsEarly;
+  bool warm_up = kStartsEarly;
   int first = begin_chunk;  // of up to kCount chunks whose keys and values are in shared memory
   int tiles_from = -1;      // the one that shared.tile is filled for
   int copied = 0;           // positions whose keys and values are fetched
@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
       __syncthreads();
     }
     // By whole 16-byte words.
-    const int available = rehearsal ? min(in_use, max(0, fresh - first_position)) : in_use;
+    const int available = warm_up ? min(in_use, max(0, fresh - first_position)) : in_use;
     if (!service && copied < available) {
 #pragma unroll 1
       for (int c = copied / kAttentionChunk; c * kAttentionChunk < available; ++c) {
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
         int word = max(0, copied - c * kAttentionChunk) * row_bytes / 16 + t;
 #pragma unroll 1
         for (; 16 * word < end; word += kThreads) {
-          copy_async(memory + c * tile_words + Keys::place(word), words_of(args.kv.k) + word);
+          copy_async(memory + c * tile_words + Key::staged_word(word), words_of(args.kv.k) + word);
           copy_async(memory + (kCount + c) * tile_words + word, words_of(args.kv.v) + word);
         }
       }
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     copied = available;
     const int pass_heads = min(heads_at_once, n_heads - h0);
     const int pass_chunks = min(chunks_at_once, n_chunks - c0);
-    if (!rehearsal) {
+    if (!warm_up) {
       for (int i = t; i < pass_heads * kDims; i += kThreads + 32) {
         const int d = i % kDims;
         float* q = reinterpret_cast<float*>(shared.q[i / kDims]);
@@ -363,17 +363,17 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     }
     wait_for_copies();
     __syncthreads();
-    // Positions of the pass, and where it begins. A rehearsal takes a few.
+    // Positions of the pass, and where it begins. A warm-up takes a few.
     const int begin = c0 * kAttentionChunk;
-    const int count = min(rehearsal ? 5 : pass_chunks * kAttentionChunk, in_use - begin);
+    const int count = min(warm_up ? 5 : pass_chunks * kAttentionChunk, in_use - begin);
     if (!service) {
 #pragma unroll 1
       for (int h = 0; h < pass_heads; ++h) {
-        float q[Keys::kLane];
-        Keys::load_query(shared.q[h], lane, q);
+        float q[Key::kLane];
+        Key::load_query(shared.q[h], lane, q);
 #pragma unroll 2
         for (int p = t / kScoreLanes; p - t / kScoreLanes < count; p += kPositions) {
-          float score = Keys::dot(keys + (begin + p) * head_dim, lane, head_dim, q);
+          float score = Key::dot(keys + (begin + p) * head_dim, lane, head_dim, q);
           for (int width = kScoreLanes / 2; width >= 1; width /= 2) {
             score += __shfl_xor_sync(kAllLanes, score, width);
           }
@@ -409,7 +409,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     const int slot = service ? t - kThreads : own_slot;
     const int in_slot = (max(0, count_of(slot)) + 3) & ~3;
     const int chunk = slot & (chunks_at_once - 1);
-    const bool merges = alone || rehearsal;
+    const bool merges = alone || warm_up;
     float* const state = in_slot > 0 ? states.of(args, row, first_head + h0 + (slot >> chunk_bits),
                                                  first + c0 + chunk)
                                      : nullptr;
@@ -422,7 +422,7 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
       }
       if (merges) {
         float running = kEmpty;
-        const MergeFactors factors(max, running);
+        const PrefixFactors factors(max, running);
         if (slot < kCount) {
           shared.a[slot] = factors.a;
           shared.b[slot] = factors.b;
@@ -453,11 +453,11 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
       for (int i = 0; i < pass_chunks; ++i) {
         merged = fmaf(merged, shared.a[i], shared.o[i][t] * shared.b[i]);
       }
-      *(rehearsal ? shared.aside + t : args.out + first_value + t) = merged / shared.sum;
+      *(warm_up ? shared.discarded + t : args.out + first_value + t) = merged / shared.sum;
     }
-    if (rehearsal) {
+    if (warm_up) {
       // The same chunks again. What this pass has written is fetched in a second round of copies.
-      rehearsal = false;
+      warm_up = false;
       wait_for_previous();
       if (alone) let_next_start();
       continue;

@@ -21,7 +21,7 @@ namespace {
 // time. The accumulators of a lane, the registers of an SM and the smallest shared memory (64 KiB,
 // compute capability 7.5) allow no more.
 template <int kDims_, int kQueries_, int kStaged_, int kWarps_, int kBlocksPerSm_>
-struct Shape : ChunkShape<kDims_, kQueries_, kStaged_> {
+struct PrefillShape : ChunkShape<kDims_, kQueries_, kStaged_> {
   static constexpr int kThreads = 32 * kWarps_;
   static constexpr int kBlocksPerSm = kBlocksPerSm_;
   static constexpr int kBlockQueries = kWarps_ * kQueries_;
@@ -75,7 +75,7 @@ __device__ inline float4 widened(uint2 four) {
 //
 // Only heads of exactly kDims dimensions travel in registers; others are loaded by store().
 template <class S, class Element>
-struct Keys {
+struct KeyStage {
   // The tile keeps dimensions lane, lane + 8, ... together (key_index), and so does the stored
   // order. Eight neighbouring threads take eight positions.
   static constexpr int kLaneDims = S::kDims / kKeyLanes;
@@ -109,7 +109,7 @@ struct Keys {
         const int position = i / S::kDims;
         const int d = i % S::kDims;
         if (first + position >= count) break;
-        staged[position * S::kKeyStride + stored_place<S::kDims>(d)] =
+        staged[position * S::kKeyStride + stored_index<S::kDims>(d)] =
             d < head_dim ? widened(tile[key_index(first + position, d, head_dim)]) : 0.0f;
       }
       return;
@@ -140,7 +140,7 @@ struct Keys {
 
 // Stored as [position][kDims].
 template <class S, class Element>
-struct Values {
+struct ValueStage {
   static constexpr int kItems = S::kStaged * S::kDims / 4 / S::kThreads;
   using Four = typename FourOf<Element>::Type;
   Four fours[kItems];
@@ -239,37 +239,37 @@ struct WarpQueries {
   int first;  // of the block's queries
   int used;   // of the kQueries; the rest repeat the last one and write nothing
 
-  __device__ WarpQueries(const Place& place, int warp) : first(warp * S::kQueries) {
-    used = min(S::kQueries, place.rows * place.heads - first);
+  __device__ WarpQueries(const QueryBlock& block, int warp) : first(warp * S::kQueries) {
+    used = min(S::kQueries, block.rows * block.heads - first);
   }
-  __device__ int row(const Place& place, int q) const {
-    return place.first_row + (first + min(q, used - 1)) / place.heads;
+  __device__ int row(const QueryBlock& block, int q) const {
+    return block.first_row + (first + min(q, used - 1)) / block.heads;
   }
-  __device__ int head(const Place& place, int group, int q) const {
-    return place.kv_head * group + place.first_head + (first + min(q, used - 1)) % place.heads;
+  __device__ int head(const QueryBlock& block, int group, int q) const {
+    return block.kv_head * group + block.first_head + (first + min(q, used - 1)) % block.heads;
   }
 };
 
 // Rows of one sequence.
 template <class S, class Element>
-__device__ void attend(const AttentionArgs& args, const Place& place, float scale, float* staged,
-                       float* queries, float* weights) {
+__device__ void attend(const AttentionArgs& args, const QueryBlock& block, float scale,
+                       float* staged, float* queries, float* weights) {
   const int t = static_cast<int>(threadIdx.x);
   const int lane = t % 32;
   const int head_dim = args.kv.head_dim;
   const int group = args.heads / args.kv.kv_heads;
-  const WarpQueries<S> warp(place, t / 32);
+  const WarpQueries<S> warp(block, t / 32);
   const bool works = warp.used > 0;
   queries += warp.first * S::kDims;
   weights += warp.first * S::kWeightStride;
 
   int last_position = 0;  // of the block
-  for (int r = 0; r < place.rows; ++r) {
-    last_position = max(last_position, args.places.position[place.first_row + r]);
+  for (int r = 0; r < block.rows; ++r) {
+    last_position = max(last_position, args.places.position[block.first_row + r]);
   }
-  const int sequence = args.places.sequence[place.first_row];
+  const int sequence = args.places.sequence[block.first_row];
   // Lane i keeps what there is one of for query i % kQueries.
-  const int length = works ? args.places.position[warp.row(place, lane % S::kQueries)] + 1 : 0;
+  const int length = works ? args.places.position[warp.row(block, lane % S::kQueries)] + 1 : 0;
   int shortest = length;
   int longest = length;
   for (int width = S::kQueries / 2; width >= 1; width /= 2) {
@@ -283,9 +283,9 @@ __device__ void attend(const AttentionArgs& args, const Place& place, float scal
   float4 running[S::kOwn][S::kFours];
   const Element* key_pool = static_cast<const Element*>(args.kv.k);
   const Element* value_pool = static_cast<const Element*>(args.kv.v);
-  size_t next_tile = args.kv.tile_offset(sequence, 0, place.kv_head);
-  Keys<S, Element> keys;
-  Values<S, Element> values;
+  size_t next_tile = args.kv.tile_offset(sequence, 0, block.kv_head);
+  KeyStage<S, Element> keys;
+  ValueStage<S, Element> values;
   keys.fetch(key_pool + next_tile, 0, last_position + 1, head_dim);
   for (int c = 0; c * kAttentionChunk <= last_position; ++c) {
     const size_t tile = next_tile;
@@ -293,7 +293,7 @@ __device__ void attend(const AttentionArgs& args, const Place& place, float scal
     const int staged_count = min(kAttentionChunk, last_position + 1 - begin);
     const int next_count = min(kAttentionChunk, last_position + 1 - begin - kAttentionChunk);
     if (next_count > 0) {
-      next_tile = args.kv.tile_offset(sequence, begin + kAttentionChunk, place.kv_head);
+      next_tile = args.kv.tile_offset(sequence, begin + kAttentionChunk, block.kv_head);
     }
     const int count = min(kAttentionChunk, length - begin);  // of the lane's query
     const int count_all = min(kAttentionChunk, shortest - begin);
@@ -406,9 +406,9 @@ __device__ void attend(const AttentionArgs& args, const Place& place, float scal
   for (int q = 0; q < S::kOwn; ++q) {
     const float total = __shfl_sync(kAllLanes, running_sum, own.query + q);
     if (own.query + q >= warp.used) continue;
-    float* out = args.out + (static_cast<size_t>(warp.row(place, own.query + q)) *
+    float* out = args.out + (static_cast<size_t>(warp.row(block, own.query + q)) *
                                  static_cast<size_t>(args.heads) +
-                             static_cast<size_t>(warp.head(place, group, own.query + q))) *
+                             static_cast<size_t>(warp.head(block, group, own.query + q))) *
                                 static_cast<size_t>(head_dim);
 #pragma unroll
     for (int f = 0; f < S::kFours; ++f) {
@@ -443,23 +443,23 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
   const int group = args.heads / args.kv.kv_heads;
   const int head_tiles = (group + tile_heads - 1) / tile_heads * args.kv.kv_heads;
   const int item = balanced_item(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), sms);
-  Place place;
-  place.kv_head = item % args.kv.kv_heads;
-  place.first_head = item % head_tiles / args.kv.kv_heads * tile_heads;
-  place.heads = min(tile_heads, group - place.first_head);
+  QueryBlock block;
+  block.kv_head = item % args.kv.kv_heads;
+  block.first_head = item % head_tiles / args.kv.kv_heads * tile_heads;
+  block.heads = min(tile_heads, group - block.first_head);
   // The last rows of a prompt have the longest contexts: they come first.
   const int tile = (args.rows + tile_rows - 1) / tile_rows - 1 - item / head_tiles;
   const int end = min((tile + 1) * tile_rows, args.rows);
   // Rows that share keys and values: neighbours of one sequence.
-  for (int row = tile * tile_rows; row < end; row += place.rows) {
-    place.first_row = row;
-    place.rows = 1;
-    while (row + place.rows < end &&
-           args.places.sequence[row + place.rows] == args.places.sequence[row]) {
-      ++place.rows;
+  for (int row = tile * tile_rows; row < end; row += block.rows) {
+    block.first_row = row;
+    block.rows = 1;
+    while (row + block.rows < end &&
+           args.places.sequence[row + block.rows] == args.places.sequence[row]) {
+      ++block.rows;
     }
-    load_queries<S>(args, place, group, S::kThreads, queries);
-    attend<S, Element>(args, place, scale, staged, queries, weights);
+    load_queries<S>(args, block, group, S::kThreads, queries);
+    attend<S, Element>(args, block, scale, staged, queries, weights);
     __syncthreads();
   }
 }
@@ -483,11 +483,11 @@ void launch_prefill(const AttentionArgs& args, cudaStream_t stream) {
 template <class Element>
 void prefill_of(const AttentionArgs& args, cudaStream_t stream) {
   if (args.kv.head_dim <= 64) {
-    launch_prefill<Shape<64, 4, 64, 8, 2>, Element>(args, stream);
+    launch_prefill<PrefillShape<64, 4, 64, 8, 2>, Element>(args, stream);
   } else if (args.kv.head_dim <= 128) {
-    launch_prefill<Shape<128, 4, 64, 8, 2>, Element>(args, stream);
+    launch_prefill<PrefillShape<128, 4, 64, 8, 2>, Element>(args, stream);
   } else {
-    launch_prefill<Shape<256, 4, 32, 4, 2>, Element>(args, stream);
+    launch_prefill<PrefillShape<256, 4, 32, 4, 2>, Element>(args, stream);
   }
 }
 

@@ -1,5 +1,5 @@
-// Attention for passes of many rows (attention_prefill.cu). attention.cu, which splits the context
-// of a few rows over the GPU, hands those passes over.
+// Attention for passes of many rows (attention_prefill.cu). attention_decode.cu, which splits the
+// context of a few rows over the GPU, hands those passes over.
 #pragma once
 
 #include "kernels/cuda/cuda.h"

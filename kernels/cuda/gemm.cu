@@ -25,7 +25,7 @@ constexpr int kRowThreads = kPartials / 4;
 __host__ __device__ inline int padded_columns(int cols) { return (cols + 63) / 64 * 64; }
 
 // Quantised tokens. Column c of a token is byte c of its row.
-struct RowsOut {
+struct QuantisedRows {
   int8_t* codes;  // [tokens, padded_columns(cols)]
   float* s;       // [tokens]
   float* r;       // [tokens]
@@ -41,7 +41,7 @@ __device__ inline int code_of(float z, float s) {
 // One row by kRowThreads threads. A thread keeps its first kKept loads: rows of up to 256 kKept
 // columns are read once, and all at once.
 template <bool kAligned, bool kNorm, int kKept>
-__device__ void quantise(const Input& in, const RowsOut& out, int row) {
+__device__ void quantise(const Input& in, const QuantisedRows& out, int row) {
   __shared__ alignas(16) float partial[kPartials];  // written by fours
   __shared__ uint32_t warp_max[kRowThreads / 32];
   __shared__ int warp_sum[kRowThreads / 32];
@@ -127,13 +127,13 @@ __device__ void quantise(const Input& in, const RowsOut& out, int row) {
 }
 
 template <bool kAligned, bool kNorm, int kKept>
-__global__ void __launch_bounds__(kRowThreads) quantise_kernel(Input in, RowsOut out) {
+__global__ void __launch_bounds__(kRowThreads) quantise_kernel(Input in, QuantisedRows out) {
   let_next_start();
   wait_for_previous();
   quantise<kAligned, kNorm, kKept>(in, out, static_cast<int>(blockIdx.x));
 }
 
-void quantise_rows(const Input& in, const RowsOut& out, int rows, cudaStream_t stream) {
+void quantise_rows(const Input& in, const QuantisedRows& out, int rows, cudaStream_t stream) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   const auto choose = [&](auto kept) {
     constexpr int kKept = decltype(kept)::value;
@@ -171,7 +171,7 @@ __device__ inline void copy_16(void* to, const void* from, bool valid) {
 // step of each. Rows and tokens that do not exist are zeros: reading others in their place would
 // send all blocks to the same lines of the L2 cache.
 template <class T>
-struct Copies {
+struct GemmCopies {
   static constexpr int kWeightCopies = (T::kRows * T::kSteps + T::kThreads - 1) / T::kThreads;
   static constexpr int kCodeCopies = (T::kTokens * T::kSteps * 4 + T::kThreads - 1) / T::kThreads;
 
@@ -182,7 +182,8 @@ struct Copies {
   int steps;  // of 64 columns, of the whole product
 
   template <class Op>
-  __device__ Copies(const Op& op, const RowsOut& rows, int first_pair, int first_token, int tokens)
+  __device__ GemmCopies(const Op& op, const QuantisedRows& rows, int first_pair, int first_token,
+                        int tokens)
       : steps(op.row_words / 4) {
     const int t = static_cast<int>(threadIdx.x);
 #pragma unroll
@@ -240,7 +241,7 @@ struct Copies {
 
 // The results of a tile that a thread finishes: of one pair, for every kTokenStep-th token.
 template <class T, class Op>
-struct TileEnd {
+struct TileEpilogue {
   static constexpr int kTokenStep = T::kThreads / T::kPairs;
   static constexpr int kResults = (T::kTokens + kTokenStep - 1) / kTokenStep;
   // Looked up together, so that the thread waits for memory once. Few are looked up before the
@@ -251,33 +252,33 @@ struct TileEnd {
   int pair;
   int first_token;
   int end;  // of the tile's tokens
-  typename Op::Place place[kBatch];
+  typename Op::Target target[kBatch];
 
-  __device__ TileEnd(const Op& op, int first_pair, int first_token_, int tokens)
+  __device__ TileEpilogue(const Op& op, int first_pair, int first_token_, int tokens)
       : pair(first_pair + static_cast<int>(threadIdx.x) % T::kPairs),
         first_token(first_token_),
         end(min(T::kTokens, tokens - first_token_)) {
-    if (kEarly && pair < op.pairs()) look_up(op, static_cast<int>(threadIdx.x) / T::kPairs);
+    if (kEarly && pair < op.pairs()) locate(op, static_cast<int>(threadIdx.x) / T::kPairs);
   }
 
-  __device__ void look_up(const Op& op, int begin) {
+  __device__ void locate(const Op& op, int begin) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      place[i] = op.place(first_token + min(begin + i * kTokenStep, end - 1), pair);
+      target[i] = op.locate(first_token + min(begin + i * kTokenStep, end - 1), pair);
     }
   }
 
   // Scales the sums and lets the op finish them.
-  __device__ void finish(const Op& op, const int* tile, const RowScale* scales) {
+  __device__ void store(const Op& op, const int* tile, const RowScale* scales) {
     if (pair >= op.pairs()) return;
     const int t = static_cast<int>(threadIdx.x);
     const PairRows pair_rows = op.rows(pair);
     const int row = t % T::kPairs / 16 * 32 + t % 16;
 #pragma unroll 1
     for (int begin = t / T::kPairs; begin < end; begin += kBatch * kTokenStep) {
-      if (!kEarly) look_up(op, begin);
+      if (!kEarly) locate(op, begin);
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) op.fetch(place[i]);
+      for (int i = 0; i < kBatch; ++i) op.prefetch(target[i]);
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         const int token = begin + i * kTokenStep;
@@ -291,15 +292,15 @@ struct TileEnd {
           a += sums[0];
           b += sums[16];
         }
-        op.finish(place[i], static_cast<float>(a) * ((pair_rows.scale[0] / scale.s) * scale.r),
-                  static_cast<float>(b) * ((pair_rows.scale[1] / scale.s) * scale.r));
+        op.store(target[i], static_cast<float>(a) * ((pair_rows.scale[0] / scale.s) * scale.r),
+                 static_cast<float>(b) * ((pair_rows.scale[1] / scale.s) * scale.r));
       }
     }
   }
 };
 
 template <class T, class Op>
-__global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut rows, int tokens) {
+__global__ void __launch_bounds__(T::kThreads) gemm_kernel(Op op, QuantisedRows rows, int tokens) {
   extern __shared__ uint4 shared_memory[];
   int8_t* shared = reinterpret_cast<int8_t*>(shared_memory);
   const int first_pair = static_cast<int>(blockIdx.x) * T::kPairs;
@@ -307,12 +308,12 @@ __global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut row
   let_next_start();
 
   // Weights may come before the previous kernel has ended.
-  const Copies<T> copies(op, rows, first_pair, first_token, tokens);
+  const GemmCopies<T> copies(op, rows, first_pair, first_token, tokens);
 #pragma unroll
   for (int s = 0; s < T::kStages - 1; ++s) {
     copies.fetch_weights(shared + s * T::kStageBytes, s * T::kSteps);
   }
-  TileEnd<T, Op> ending(op, first_pair, first_token, tokens);
+  TileEpilogue<T, Op> epilogue(op, first_pair, first_token, tokens);
   wait_for_previous();
 #pragma unroll
   for (int s = 0; s < T::kStages - 1; ++s) {
@@ -329,7 +330,7 @@ __global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut row
   const int warp_k = warp % T::kWarpsK;
   const int warp_row = warp / T::kWarpsK % T::kWarpsM * T::kRowTiles * 16;
   const int warp_token = warp / T::kWarpsK / T::kWarpsM * T::kTokenTiles * 8;
-  WarpTile<T> tile;
+  TernaryTile<T> tile;
   int stage = 0;
   int free_stage = T::kStages - 1;
   for (int first_step = 0; first_step < copies.steps; first_step += T::kSteps) {
@@ -361,32 +362,32 @@ __global__ void __launch_bounds__(T::kThreads) product_kernel(Op op, RowsOut row
   int* sums = reinterpret_cast<int*>(shared);
   tile.write(sums + (warp_k * T::kTokens + warp_token) * T::kSumStride + warp_row);
   __syncthreads();
-  ending.finish(op, sums, scales);
+  epilogue.store(op, sums, scales);
 }
 
 // Named by weight rows and tokens. Warps of small tiles share them along K.
-using Tile32x8 = Tiling<2, 1, 1, 1, 8, 8, 4>;
-using Tile32x16 = Tiling<2, 2, 1, 1, 8, 8, 4>;
-using Tile32x32 = Tiling<2, 4, 1, 1, 8, 8, 4>;
-using Tile64x32 = Tiling<2, 4, 2, 1, 4, 4, 4>;
-using Tile64x64 = Tiling<2, 4, 2, 2, 2, 4, 4>;
-using Tile128x64 = Tiling<2, 4, 4, 2, 1, 2, 4>;
-using Tile128x128 = Tiling<4, 8, 2, 2, 1, 2, 4>;
+using Tile32x8 = TernaryTiling<2, 1, 1, 1, 8, 8, 4>;
+using Tile32x16 = TernaryTiling<2, 2, 1, 1, 8, 8, 4>;
+using Tile32x32 = TernaryTiling<2, 4, 1, 1, 8, 8, 4>;
+using Tile64x32 = TernaryTiling<2, 4, 2, 1, 4, 4, 4>;
+using Tile64x64 = TernaryTiling<2, 4, 2, 2, 2, 4, 4>;
+using Tile128x64 = TernaryTiling<2, 4, 4, 2, 1, 2, 4>;
+using Tile128x128 = TernaryTiling<4, 8, 2, 2, 1, 2, 4>;
 
 template <class T, class Op>
-void launch_product(const Op& op, const RowsOut& rows, int tokens, cudaStream_t stream) {
+void launch_gemm(const Op& op, const QuantisedRows& rows, int tokens, cudaStream_t stream) {
   const auto blocks = [](int n, int each) { return static_cast<unsigned>((n + each - 1) / each); };
-  launch(product_kernel<T, Op>, dim3(blocks(op.pairs(), T::kPairs), blocks(tokens, T::kTokens)),
+  launch(gemm_kernel<T, Op>, dim3(blocks(op.pairs(), T::kPairs), blocks(tokens, T::kTokens)),
          dim3(T::kThreads), T::kSharedBytes, stream, op, rows, tokens);
 }
 
 template <class Op>
 void multiply_rows(const Op& op, const Input& in, int tokens, const Workspace& workspace,
                    cudaStream_t stream) {
-  if (multiply_few_rows(in, op, tokens, stream)) {
+  if (skinny_gemm(in, op, tokens, stream)) {
     return;
   }
-  const RowsOut rows{workspace.codes, workspace.row_s, workspace.row_r, workspace.row_sum};
+  const QuantisedRows rows{workspace.codes, workspace.row_s, workspace.row_r, workspace.row_sum};
   quantise_rows(in, rows, tokens, stream);
   // The largest tile of which there are enough to keep the SMs of a large GPU busy (measured on one
   // of 132; docs/performance.md). Where shared memory is small, one that fits.
@@ -398,19 +399,19 @@ void multiply_rows(const Op& op, const Input& in, int tokens, const Workspace& w
   };
   const bool many_pairs = op.pairs() >= 1536;
   if (tokens <= 8) {
-    launch_product<Tile32x8>(op, rows, tokens, stream);
+    launch_gemm<Tile32x8>(op, rows, tokens, stream);
   } else if (tokens <= 16) {
-    launch_product<Tile32x16>(op, rows, tokens, stream);
+    launch_gemm<Tile32x16>(op, rows, tokens, stream);
   } else if (many_pairs && in.cols >= 2048 && fills(Tile128x128(), 200)) {
-    launch_product<Tile128x128>(op, rows, tokens, stream);
+    launch_gemm<Tile128x128>(op, rows, tokens, stream);
   } else if (many_pairs && fills(Tile128x64(), 190)) {
-    launch_product<Tile128x64>(op, rows, tokens, stream);
+    launch_gemm<Tile128x64>(op, rows, tokens, stream);
   } else if (tokens > 32 && fills(Tile64x64(), 140)) {
-    launch_product<Tile64x64>(op, rows, tokens, stream);
+    launch_gemm<Tile64x64>(op, rows, tokens, stream);
   } else if (fills(Tile64x32(), 110) || !fills(Tile32x32(), 0)) {
-    launch_product<Tile64x32>(op, rows, tokens, stream);
+    launch_gemm<Tile64x32>(op, rows, tokens, stream);
   } else {
-    launch_product<Tile32x32>(op, rows, tokens, stream);
+    launch_gemm<Tile32x32>(op, rows, tokens, stream);
   }
 }
 

@@ -1,5 +1,5 @@
-// The four ternary products for two and more activation rows (matmul.cu). linear.cu, which handles
-// one row, hands the others over.
+// The four ternary products for two and more activation rows (gemm.cu). gemv.cu, which handles one
+// row, hands the others over.
 #pragma once
 
 #include "kernels/cuda/cuda.h"

@@ -1,7 +1,7 @@
 // qkv, attn_out, ffn_up and ffn_down for two to eight activation rows ("tokens"), each in one
 // launch (compute capability 9.0 and newer).
 //
-// What linear.cu does for one token would cost every block the reading and quantising of all of
+// What gemv.cu does for one token would cost every block the reading and quantising of all of
 // them. Here the blocks come in clusters that share the columns: a block quantises its eighth of
 // every token and multiplies it, on the tensor cores, with its eighth of the columns of the
 // cluster's weight rows, fetched before the previous kernel has ended. What goes from block to
@@ -20,9 +20,9 @@ namespace {
 constexpr int kCluster = 8;  // blocks
 constexpr int kTokens = 8;   // at most: the columns of a tensor core's tile
 // A warp quantises a token, and multiplies the weight rows that one block of the cluster finishes.
-constexpr int kWarps = 8;
-constexpr int kThreads = 32 * kWarps;
-static_assert(kWarps == kTokens && kWarps == kCluster && 32 * kCluster == kPartials);
+constexpr int kBlockWarps = 8;
+constexpr int kBlockThreads = 32 * kBlockWarps;
+static_assert(kBlockWarps == kTokens && kBlockWarps == kCluster && 32 * kCluster == kPartials);
 
 // ---- Clusters -------------------------------------------------------------------------------
 
@@ -134,10 +134,10 @@ __host__ __device__ inline int max_steps(int row_words) {
 
 // The weight rows of a cluster.
 template <int kRowTiles>
-using Tile = Tiling<kRowTiles, 1, kWarps, 1, 1, 1, 1>;
+using SkinnyTile = TernaryTiling<kRowTiles, 1, kBlockWarps, 1, 1, 1, 1>;
 
 // Of all tokens, from all blocks.
-struct Shared {
+struct SkinnyShared {
   Inbox maxima, squares, results;
   alignas(16) uint32_t max[kTokens][kCluster];
   alignas(16) int32_t sum[kTokens][kCluster];  // of the codes
@@ -147,7 +147,7 @@ struct Shared {
 
 // The dynamic shared memory of a block that has up to `steps` K steps of 64 columns.
 template <class T>
-struct Memory {
+struct SkinnyMemory {
   static constexpr int kOwnRows = T::kRows / kCluster;  // that the block finishes
 
   int8_t* weights;  // [steps][T::kWeightPlane]
@@ -158,7 +158,7 @@ struct Memory {
   float (*squares)[kPartials];  // [kTokens]: partial sums, from all blocks
   float* gain;                  // [steps][64]
 
-  __device__ Memory(uint4* memory, int steps) {
+  __device__ SkinnyMemory(uint4* memory, int steps) {
     weights = reinterpret_cast<int8_t*>(memory);
     codes = weights + steps * T::kWeightPlane;
     sums = reinterpret_cast<int4(*)[kOwnRows / 16][32]>(codes + steps * T::kCodePlane);
@@ -173,12 +173,12 @@ struct Memory {
 
 // kQuads: fours of columns of a token that a lane quantises, at most.
 template <class Op, int kRowTiles, int kQuads>
-__global__ void __launch_bounds__(kThreads, 3) few_rows_kernel(Input in, Op op, int tokens) {
-  using T = Tile<kRowTiles>;
-  constexpr int kOwnRows = Memory<T>::kOwnRows;
+__global__ void __launch_bounds__(kBlockThreads, 3) skinny_kernel(Input in, Op op, int tokens) {
+  using T = SkinnyTile<kRowTiles>;
+  constexpr int kOwnRows = SkinnyMemory<T>::kOwnRows;
   constexpr int kOwnPairs = kOwnRows / 2;
   extern __shared__ uint4 shared_memory[];
-  __shared__ Shared shared;
+  __shared__ SkinnyShared shared;
   const int t = static_cast<int>(threadIdx.x);
   const int warp = t / 32;
   const int lane = t % 32;
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kThreads, 3) few_rows_kernel(Input in, Op op, 
   const int all_steps = op.row_words / 4;
   const int first_step = rank * all_steps / kCluster;
   const int steps = (rank + 1) * all_steps / kCluster - first_step;
-  const Memory<T> memory(shared_memory, max_steps(op.row_words));
+  const SkinnyMemory<T> memory(shared_memory, max_steps(op.row_words));
   const bool has_gain = in.gain != nullptr;
   let_next_start();
   if (t == 0) {
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kThreads, 3) few_rows_kernel(Input in, Op op, 
   const int first_column = 64 * first_step;
   const int end_column = min(64 * (first_step + steps), in.cols);
   if (has_gain) {
-    for (int i = 4 * t; i < end_column - first_column; i += 4 * kThreads) {
+    for (int i = 4 * t; i < end_column - first_column; i += 4 * kBlockThreads) {
       copy_async(memory.gain + i, in.gain + first_column + i);
     }
   }
@@ -220,18 +220,18 @@ __global__ void __launch_bounds__(kThreads, 3) few_rows_kernel(Input in, Op op, 
   }
   end_of_copies();
   // A thread finishes one result.
-  static_assert(kOwnPairs * kTokens <= kThreads);
+  static_assert(kOwnPairs * kTokens <= kBlockThreads);
   const int own_pair = t / kTokens;
   const int token = t % kTokens;
   const int pair = first_pair + rank * kOwnPairs + own_pair;
   const bool finishes = own_pair < kOwnPairs && token < tokens && pair < op.pairs();
-  typename Op::Place place{};
+  typename Op::Target target{};
   float scale[2] = {};
   if (finishes) {
     const PairRows rows = op.rows(pair);
     scale[0] = rows.scale[0];
     scale[1] = rows.scale[1];
-    place = op.place(token, pair);
+    target = op.locate(token, pair);
   }
 
   cluster_wait();  // the inboxes of all blocks are open
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kThreads, 3) few_rows_kernel(Input in, Op op, 
   __syncthreads();  // the gain is there
 
   wait_for_previous();
-  if (finishes) op.fetch(place);
+  if (finishes) op.prefetch(target);
   const bool has_token = warp < tokens;
   float4 z[kQuads] = {};
   if (has_token) {
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(kThreads, 3) few_rows_kernel(Input in, Op op, 
   __syncthreads();  // the codes are there
 
   // Columns of tokens that do not exist are whatever was there; nobody reads their sums.
-  WarpTile<T> tile;
+  TernaryTile<T> tile;
 #pragma unroll 2
   for (int step = 0; step < steps; ++step) {
     tile.add(memory.weights + step * T::kWeightPlane + warp * kOwnRows * 16,
@@ -339,30 +339,30 @@ __global__ void __launch_bounds__(kThreads, 3) few_rows_kernel(Input in, Op op, 
   }
   const float s = shared.s[token];
   const float r = shared.r[token];
-  op.finish(place, static_cast<float>(unscaled(a) - sum) * ((scale[0] / s) * r),
-            static_cast<float>(unscaled(b) - sum) * ((scale[1] / s) * r));
+  op.store(target, static_cast<float>(unscaled(a) - sum) * ((scale[0] / s) * r),
+           static_cast<float>(unscaled(b) - sum) * ((scale[1] / s) * r));
 }
 
 template <class Op, int kRowTiles, int kQuads>
-bool launch_few(const Input& in, const Op& op, int tokens, cudaStream_t stream) {
-  using T = Tile<kRowTiles>;
-  const auto kernel = few_rows_kernel<Op, kRowTiles, kQuads>;
-  const size_t bytes = Memory<T>::bytes(max_steps(op.row_words));
+bool launch_skinny(const Input& in, const Op& op, int tokens, cudaStream_t stream) {
+  using T = SkinnyTile<kRowTiles>;
+  const auto kernel = skinny_kernel<Op, kRowTiles, kQuads>;
+  const size_t bytes = SkinnyMemory<T>::bytes(max_steps(op.row_words));
   static const bool has_clusters =
-      room_for_clusters(kCluster, kernel, dim3(kThreads), max_dynamic_shared());
+      room_for_clusters(kCluster, kernel, dim3(kBlockThreads), max_dynamic_shared());
   if (!has_clusters || bytes > max_dynamic_shared()) return false;
   const int clusters = (op.pairs() + T::kPairs - 1) / T::kPairs;
   launch_clusters(kCluster, kernel, dim3(static_cast<unsigned>(kCluster * clusters)),
-                  dim3(kThreads), bytes, stream, in, op, tokens);
+                  dim3(kBlockThreads), bytes, stream, in, op, tokens);
   return true;
 }
 
 template <class Op, int kRowTiles>
-bool launch_few(const Input& in, const Op& op, int tokens, cudaStream_t stream) {
+bool launch_skinny(const Input& in, const Op& op, int tokens, cudaStream_t stream) {
   const int quads = (max_steps(op.row_words) + 1) / 2;  // a lane has 4 of 128 columns
-  if (quads <= 3) return launch_few<Op, kRowTiles, 3>(in, op, tokens, stream);
-  if (quads <= 7) return launch_few<Op, kRowTiles, 7>(in, op, tokens, stream);
-  if (quads <= 9) return launch_few<Op, kRowTiles, 9>(in, op, tokens, stream);
+  if (quads <= 3) return launch_skinny<Op, kRowTiles, 3>(in, op, tokens, stream);
+  if (quads <= 7) return launch_skinny<Op, kRowTiles, 7>(in, op, tokens, stream);
+  if (quads <= 9) return launch_skinny<Op, kRowTiles, 9>(in, op, tokens, stream);
   return false;
 }
 
@@ -373,19 +373,19 @@ bool multiply(const Input& in, const Op& op, int tokens, cudaStream_t stream) {
   if (tokens < 2 || tokens > kTokens || !vector) return false;
   // More weight rows a block where there would be more than two blocks for an SM.
   const bool many = op.pairs() > 16 * 2 * multiprocessors();
-  return many ? launch_few<Op, 4>(in, op, tokens, stream)
-              : launch_few<Op, 2>(in, op, tokens, stream);
+  return many ? launch_skinny<Op, 4>(in, op, tokens, stream)
+              : launch_skinny<Op, 2>(in, op, tokens, stream);
 }
 
 }  // namespace
 
-bool multiply_few_rows(const Input& in, const QkvOp& op, int rows, cudaStream_t stream) {
+bool skinny_gemm(const Input& in, const QkvOp& op, int rows, cudaStream_t stream) {
   return multiply(in, op, rows, stream);
 }
-bool multiply_few_rows(const Input& in, const ProjectOp& op, int rows, cudaStream_t stream) {
+bool skinny_gemm(const Input& in, const ProjectOp& op, int rows, cudaStream_t stream) {
   return multiply(in, op, rows, stream);
 }
-bool multiply_few_rows(const Input& in, const FfnUpOp& op, int rows, cudaStream_t stream) {
+bool skinny_gemm(const Input& in, const FfnUpOp& op, int rows, cudaStream_t stream) {
   return multiply(in, op, rows, stream);
 }
 

@@ -1,4 +1,5 @@
-// qkv, attn_out, ffn_up and ffn_down for one activation row: decode. More rows: matmul.cu.
+// qkv, attn_out, ffn_up and ffn_down for one activation row: decode. More rows: gemm_skinny.cu,
+// gemm.cu.
 //
 // A block owns a few pairs of output rows. It fetches their weights into shared memory before the
 // previous kernel has ended; then its warps quantise the activation row (every block for itself:
@@ -8,8 +9,8 @@
 //
 // A kernel runs for a microsecond or two, and fetching its instructions and constants would take
 // most of that time. So one warp of each kind goes twice through its work: first, before the
-// previous kernel has ended, a rehearsal on zeros, alone and without barriers, that leaves them in
-// the SM's caches. And the code is kept short, so that what one kernel has rehearsed is not
+// previous kernel has ended, a warm-up on zeros, alone and without barriers, that leaves them in
+// the SM's caches. And the code is kept short, so that what one kernel has warmed up is not
 // displaced by the next: one kernel for all sizes, and loops that are not unrolled unless loads
 // must overlap.
 #include "kernels/cuda/gemm.h"
@@ -32,22 +33,22 @@ constexpr int kMaxPairs = 4;         // of rows, of a warp whose weights are in 
 constexpr int kPreferredWarps = 10;  // fewer leave registers for the blocks of the next kernels
 constexpr int kBatch = 4;            // loads of a thread that overlap
 
-struct Shared {
+struct GemvShared {
   uint32_t max[kMaxWarps];
   float r;
   int32_t sum;
-  float rehearsed_r;  // where a rehearsal's results go
-  float aside[kMaxPairs][kAside];
+  float warm_up_r;  // where a warm-up's results go
+  float discarded[kMaxPairs][kRedirectFloats];
 };
 
-// With all warps that multiply, or with warp 0 in a rehearsal; `largest`: the greatest magnitude
+// With all warps that multiply, or with warp 0 in a warm-up; `largest`: the greatest magnitude
 // that the thread has seen.
 __device__ inline RowFactors factors_of(uint32_t largest, const Input& input, int warp, int lane,
-                                        int n_warps, bool rehearsal, Shared& shared) {
+                                        int n_warps, bool warm_up, GemvShared& shared) {
   largest = max_warp(largest);
   if (lane == 0) shared.max[warp] = largest;
-  if (!rehearsal) barrier_sync(kMaxBarrier, n_warps * 32);
-  largest = max_warp(rehearsal ? largest : shared.max[lane < n_warps ? lane : 0]);
+  if (!warm_up) barrier_sync(kMaxBarrier, n_warps * 32);
+  largest = max_warp(warm_up ? largest : shared.max[lane < n_warps ? lane : 0]);
   const RowFactors factors = row_factors(largest, input.gain != nullptr);
   if (!factors.finite && threadIdx.x == 0) set_fault(input.fault, input.layer + 1);
   return factors;
@@ -102,20 +103,20 @@ __device__ inline float sum_of_squares(const float* x, int n) {
 // The service warp's part: the RMS factor and the sum of the codes.
 template <bool kVector>
 __device__ void serve(const Input& input, const uint4* codes, int threads, int n_words,
-                      bool rehearses, Shared& shared) {
+                      bool warms_up, GemvShared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
-  for (int run = rehearses ? 0 : 1; run < 2; ++run) {
-    const bool rehearsal = run == 0;
-    if (!rehearsal) wait_for_previous();
+  for (int run = warms_up ? 0 : 1; run < 2; ++run) {
+    const bool warm_up = run == 0;
+    if (!warm_up) wait_for_previous();
     float r = 1.0f;
     if (input.gain != nullptr) {
-      const float* x = rehearsal ? input.gain : input.x;
-      const int cols = rehearsal ? min(input.cols, kPartials) : input.cols;
+      const float* x = warm_up ? input.gain : input.x;
+      const int cols = warm_up ? min(input.cols, kPartials) : input.cols;
       r = rms_factor(sum_of_squares<kVector>(x, cols), input.cols, input.eps);
     }
-    if (rehearsal) {
-      if (lane == 0) shared.rehearsed_r = r;
+    if (warm_up) {
+      if (lane == 0) shared.warm_up_r = r;
       continue;
     }
     barrier_sync(kCodesReadyBarrier, threads + 32);
@@ -149,14 +150,14 @@ constexpr int bound_for(int pairs) { return pairs == 1 ? 1024 : 768; }
 template <class Op, int kSteps, int kPairs, int kQuads>
 __global__ void __launch_bounds__(bound_for(kPairs))
     short_row_kernel(Input input, Op op, int n_warps) {
-  // A rehearsal pays where there is time for it: not of long rows, and with many rows a warp it
+  // A warm-up pays where there is time for it: not of long rows, and with many rows a warp it
   // ends where their weights, which may not be there yet, are needed.
-  constexpr bool kRehearses = kStartsEarly && kSteps <= 5;
-  constexpr bool kRehearsesProducts = kPairs <= 2;
+  constexpr bool kWarmsUp = kStartsEarly && kSteps <= 5;
+  constexpr bool kWarmsUpProducts = kPairs <= 2;
   static_assert(kPairs <= kMaxPairs);
   constexpr bool kSharedWeights = kSteps > 8;
   extern __shared__ uint4 memory[];  // the row's codes, gains, weights of long rows
-  __shared__ Shared shared;
+  __shared__ GemvShared shared;
   const int t = static_cast<int>(threadIdx.x);
   const int warp = t / 32;
   const int lane = t % 32;
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(bound_for(kPairs))
   const bool has_gain = input.gain != nullptr;
   let_next_start();
   if (warp == n_warps) {
-    serve<true>(input, memory, threads, n_words, kRehearses, shared);
+    serve<true>(input, memory, threads, n_words, kWarmsUp, shared);
     return;
   }
 
@@ -203,19 +204,19 @@ __global__ void __launch_bounds__(bound_for(kPairs))
       if (4 * quad < input.cols) copy_async(own_gain + j * threads, input.gain + 4 * quad);
     }
   }
-  typename Op::Place place{};
-  if (finishes) place = op.place(0, own_pair);
+  typename Op::Target target{};
+  if (finishes) target = op.locate(0, own_pair);
 
 #pragma unroll 1
-  for (int run = kRehearses && warp == 0 ? 0 : 1; run < 2; ++run) {
-    const bool rehearsal = run == 0;
-    const int cols = rehearsal ? 0 : input.cols;
-    if (!rehearsal) wait_for_previous();
+  for (int run = kWarmsUp && warp == 0 ? 0 : 1; run < 2; ++run) {
+    const bool warm_up = run == 0;
+    const int cols = warm_up ? 0 : input.cols;
+    if (!warm_up) wait_for_previous();
     float4 z[kQuads];
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) z[j] = four<true>(input.x, 4 * (t + j * threads), cols);
-    if (!rehearsal) {
-      if (finishes) op.fetch(place);
+    if (!warm_up) {
+      if (finishes) op.prefetch(target);
       wait_for_copies();  // the gains
     }
     uint32_t largest = 0;
@@ -224,7 +225,7 @@ __global__ void __launch_bounds__(bound_for(kPairs))
       if (has_gain && 4 * (t + j * threads) < cols) z[j] = product(z[j], own_gain[j * threads]);
       largest = max(largest, magnitude(z[j]));
     }
-    const RowFactors factors = factors_of(largest, input, warp, lane, n_warps, rehearsal, shared);
+    const RowFactors factors = factors_of(largest, input, warp, lane, n_warps, warm_up, shared);
     uint32_t* const codes = reinterpret_cast<uint32_t*>(memory);
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
@@ -232,10 +233,10 @@ __global__ void __launch_bounds__(bound_for(kPairs))
       if (quad < 4 * n_words) codes[quad] = factors.zero ? 0 : quantise(z[j], factors.s);
     }
     const float per_unit[2] = {rows.scale[0] / factors.s, rows.scale[1] / factors.s};
-    if (!rehearsal) {
+    if (!warm_up) {
       barrier_sync(kCodesBarrier, threads);
       barrier_arrive(kCodesReadyBarrier, threads + 32);
-    } else if (!kRehearsesProducts) {
+    } else if (!kWarmsUpProducts) {
       continue;
     }
 
@@ -249,16 +250,16 @@ __global__ void __launch_bounds__(bound_for(kPairs))
         for (int i = 0; i < 2 * kPairs; ++i) dot[i].add(row[i * n_words + w], x);
       }
     } else {
-      // A rehearsal has no barrier behind which it could read the codes.
+      // A warm-up has no barrier behind which it could read the codes.
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) {
         // Where a row has fewer words, its weights are 0 and so are all products.
         uint4 x{};
-        if (!rehearsal) x = memory[min(lane + 32 * j, n_words - 1)];
+        if (!warm_up) x = memory[min(lane + 32 * j, n_words - 1)];
 #pragma unroll
         for (int i = 0; i < 2 * kPairs; ++i) {
           // Not to be unpacked ahead of the loop: there are no registers for it.
-          if (kRehearses) asm volatile("" : "+r"(weights[i][j]));
+          if (kWarmsUp) asm volatile("" : "+r"(weights[i][j]));
           dot[i].add(weights[i][j], x);
         }
       }
@@ -269,13 +270,13 @@ __global__ void __launch_bounds__(bound_for(kPairs))
       const int sum = sum_warp(dot[i].sum());
       if (i / 2 == lane) own[i % 2] = sum;
     }
-    if (!rehearsal) barrier_sync(kServiceBarrier, threads + 32);
+    if (!warm_up) barrier_sync(kServiceBarrier, threads + 32);
     if (!finishes) continue;
-    const float r = rehearsal ? 1.0f : shared.r;
-    const int codes_sum = rehearsal ? 0 : shared.sum;
-    op.finish(rehearsal ? op.aside(place, shared.aside[lane]) : place,
-              static_cast<float>(own[0] - codes_sum) * (per_unit[0] * r),
-              static_cast<float>(own[1] - codes_sum) * (per_unit[1] * r));
+    const float r = warm_up ? 1.0f : shared.r;
+    const int codes_sum = warm_up ? 0 : shared.sum;
+    op.store(warm_up ? op.redirect(target, shared.discarded[lane]) : target,
+             static_cast<float>(own[0] - codes_sum) * (per_unit[0] * r),
+             static_cast<float>(own[1] - codes_sum) * (per_unit[1] * r));
   }
 }
 
@@ -291,7 +292,7 @@ template <class Op, int kPairs, bool kVector>
 __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input input, Op op, Cut cut) {
   // The row's codes, its values times gain (first only the gains), the weights of each warp's rows.
   extern __shared__ uint4 memory[];
-  __shared__ Shared shared;
+  __shared__ GemvShared shared;
   const int t = static_cast<int>(threadIdx.x);
   const int warp = t / 32;
   const int lane = t % 32;
@@ -332,16 +333,16 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
   end_of_copies();
   const bool finishes = lane < n_pairs;
   float scale[2] = {};
-  typename Op::Place place{};
+  typename Op::Target target{};
   if (finishes) {
     const PairRows rows = op.rows(first_pair + lane);
     scale[0] = rows.scale[0];
     scale[1] = rows.scale[1];
-    place = op.place(0, first_pair + lane);
+    target = op.locate(0, first_pair + lane);
   }
 
   wait_for_previous();
-  if (finishes) op.fetch(place);
+  if (finishes) op.prefetch(target);
   wait_for_older_copies();  // the gains
   uint32_t largest = 0;
 #pragma unroll 1
@@ -392,8 +393,8 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
   }
   barrier_sync(kServiceBarrier, threads + 32);
   if (!finishes) return;
-  op.finish(place, static_cast<float>(own[0] - shared.sum) * (per_unit[0] * shared.r),
-            static_cast<float>(own[1] - shared.sum) * (per_unit[1] * shared.r));
+  op.store(target, static_cast<float>(own[0] - shared.sum) * (per_unit[0] * shared.r),
+           static_cast<float>(own[1] - shared.sum) * (per_unit[1] * shared.r));
 }
 
 size_t shared_bytes(int cols, const Cut& cut) {

@@ -52,7 +52,7 @@ __device__ inline float2 widen_pair(uint32_t pair) {
 
 // Rows of the head that a warp takes at once. Their 256 partial sums each fold together: a lane
 // keeps one row's share and sends away the others', so that the shuffles are few.
-constexpr int kRowsAtOnce = 4;
+constexpr int kWarpRows = 4;
 
 // Pairs of columns of a row that a lane loads at once: the partial sums 2 l, 2 l + 1, and those 64,
 // 128, 192 further on.
@@ -61,13 +61,13 @@ constexpr int kPairs = 4;
 // Four neighbouring 16-bit rows with an even number of columns, 256 columns of them at a time.
 template <DenseType kType>
 struct LogitTile {
-  uint32_t pairs[kRowsAtOnce][kPairs];
+  uint32_t pairs[kWarpRows][kPairs];
 
   // Columns first .. first + 255 of rows v .. v + 3.
   __device__ void load(const DenseMatrix& w, int v, int first, int lane) {
     const int half = w.cols / 2;
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
+    for (int r = 0; r < kWarpRows; ++r) {
       const uint32_t* from = static_cast<const uint32_t*>(w.data) +
                              static_cast<size_t>(v + r) * static_cast<size_t>(half);
 #pragma unroll
@@ -80,12 +80,12 @@ struct LogitTile {
 
   // `y`: [columns / 2 rounded up to a multiple of 128] pairs, filled with zeros.
   __device__ void add(const float2* y, int first, int lane,
-                      float2 (&partial)[kRowsAtOnce][kPairs]) const {
+                      float2 (&partial)[kWarpRows][kPairs]) const {
 #pragma unroll
     for (int k = 0; k < kPairs; ++k) {
       const float2 activation = y[first / 2 + 32 * k + lane];
 #pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) {
+      for (int r = 0; r < kWarpRows; ++r) {
         const float2 weight = widen_pair<kType>(pairs[r][k]);
         partial[r][k].x = fmaf(weight.x, activation.x, partial[r][k].x);
         partial[r][k].y = fmaf(weight.y, activation.y, partial[r][k].y);
@@ -94,26 +94,26 @@ struct LogitTile {
   }
 
   // The row whose logit fold() leaves in a lane.
-  __device__ static int row_of(int lane) { return lane / (32 / kRowsAtOnce); }
-  __device__ static float fold(const float2 (&partial)[kRowsAtOnce][kPairs], int lane) {
+  __device__ static int row_of(int lane) { return lane / (32 / kWarpRows); }
+  __device__ static float fold(const float2 (&partial)[kWarpRows][kPairs], int lane) {
     // Widths 128 and 64 within the lane.
-    float values[2 * kRowsAtOnce];
+    float values[2 * kWarpRows];
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
+    for (int r = 0; r < kWarpRows; ++r) {
       const float2* p = partial[r];
       values[2 * r] = (p[0].x + p[2].x) + (p[1].x + p[3].x);
       values[2 * r + 1] = (p[0].y + p[2].y) + (p[1].y + p[3].y);
     }
     // Widths 32, 16, 8, 4, 2: lanes 16, 8, 4, 2, 1 away. The first steps halve the rows, the next
     // one keeps the even or the odd partial sums.
-    int left = 2 * kRowsAtOnce;
+    int left = 2 * kWarpRows;
 #pragma unroll
     for (int width = 16; width >= 1; width /= 2) {
       if (left > 1) {
         left /= 2;
         const bool upper = (lane & width) != 0;
 #pragma unroll
-        for (int i = 0; i < kRowsAtOnce; ++i) {
+        for (int i = 0; i < kWarpRows; ++i) {
           if (i >= left) continue;
           const float keep = upper ? values[i + left] : values[i];
           const float give = upper ? values[i] : values[i + left];
@@ -124,7 +124,7 @@ struct LogitTile {
       }
     }
     // Width 1: even and odd.
-    values[0] += __shfl_xor_sync(kAllLanes, values[0], 16 / kRowsAtOnce);
+    values[0] += __shfl_xor_sync(kAllLanes, values[0], 16 / kWarpRows);
     return values[0] + 0.0f;
   }
 };
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, 3) logits_kernel(HeadArgs args, Work
   const int lane = t % 32;
   const int row = static_cast<int>(blockIdx.y);
   const int dim = args.w.cols;
-  constexpr int kRows = kTiled ? kRowsAtOnce : 1;
+  constexpr int kRows = kTiled ? kWarpRows : 1;
   const int stride = static_cast<int>(gridDim.x) * kWarps * kRows;
   int v = (static_cast<int>(blockIdx.x) * kWarps + warp) * kRows;
   let_next_start();
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, 3) logits_kernel(HeadArgs args, Work
   uint64_t best = 0;
   for (; v < args.w.rows; v += stride) {
     if constexpr (kTiled) {
-      float2 partial[kRowsAtOnce][kPairs] = {};
+      float2 partial[kWarpRows][kPairs] = {};
       for (int first = 0; first < dim; first += kPartials) {
         tile.add(reinterpret_cast<const float2*>(y), first, lane, partial);
         // The next part, of these rows or the next ones, is under way during the rest of the work.
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, 3) logits_kernel(HeadArgs args, Work
       }
       const float logit = tile.fold(partial, lane);
       const int mine = v + tile.row_of(lane);
-      if (lane % (32 / kRowsAtOnce) == 0 && mine < args.w.rows) {
+      if (lane % (32 / kWarpRows) == 0 && mine < args.w.rows) {
         best = max(best, finish_logit(args, row, mine, logit));
       }
     } else {
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, 3) logits_kernel(HeadArgs args, Work
 template <DenseType kType>
 void launch_logits(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
   const bool tiled = kType != DenseType::kF32 && args.w.cols % 2 == 0;
-  const int rows_of_block = kWarps * (tiled ? kRowsAtOnce : 1);
+  const int rows_of_block = kWarps * (tiled ? kWarpRows : 1);
   const int blocks = min((args.w.rows + rows_of_block - 1) / rows_of_block, multiprocessors() * 3);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(args.rows));
   const size_t shared_bytes =

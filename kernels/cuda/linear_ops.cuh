@@ -1,34 +1,34 @@
-// The four ternary products as the kernels see them: which weight rows belong together, and what
-// becomes of their results. linear.cu (one activation row), few_rows.cu
-// (up to eight) and matmul.cu (many) make the products.
+// The four ternary products as the kernels see them: which weight rows belong together, and where
+// their results go. gemv.cu (one activation row), gemm_skinny.cu (two to eight) and gemm.cu (many)
+// make the products.
 //
-// Output rows go in pairs that one thread finishes: a RoPE pair of a head, gate and up of one
+// One thread stores the results of a pair of output rows: a RoPE pair of a head, gate and up of one
 // feed-forward unit, or any two rows of a projection. An op numbers its pairs from 0:
-//   pairs()              how many
-//   rows(pair)           the two weight rows and their multipliers
-//   place(token, pair)   looked up before the previous kernel has ended: where the results go
-//   fetch(place)         after that: what they are combined with
-//   finish(place, a, b)  the results of the two rows, scaled
-//   aside(place, memory) the same place, but results go to `memory` [kAside]: for a rehearsal
+//   pairs()                  the number of pairs
+//   rows(pair)               the two weight rows and their multipliers
+//   locate(token, pair)      the target of the results; may run before the previous kernel has
+//   ended prefetch(target)         after that: reads what the results are combined with
+//   store(target, a, b)      stores the results of the two rows, scaled
+//   redirect(target, memory) the same target in `memory` [kRedirectFloats], for a warm-up
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
 namespace edgellm::cuda {
 
-constexpr int kAside = 2;  // floats
+constexpr int kRedirectFloats = 2;  // floats
 
 // Columns of a row in the GPU's own order (cuda.h), rounded up to whole 16-byte loads.
 __host__ __device__ inline int words_per_row(int cols) { return (cols + 63) / 64 * 4; }
 
 // A TernaryMatrix, shorter: kernels start with cold caches, their arguments included.
-struct Weights {
+struct WeightMatrix {
   const uint32_t* words;  // [rows, words_per_row]
   const float* scale;     // [1] or [rows]
   int rows;
   bool scale_per_row;
 
-  Weights(const TernaryMatrix& w)
+  WeightMatrix(const TernaryMatrix& w)
       : words(reinterpret_cast<const uint32_t*>(w.codes)),
         scale(w.scale),
         rows(w.rows),
@@ -39,7 +39,7 @@ struct PairRows {
   const uint32_t* words[2];  // the second is null where a projection has an odd number of rows
   float scale[2];
 
-  __device__ void set(int which, const Weights& w, int row, int row_words) {
+  __device__ void set(int which, const WeightMatrix& w, int row, int row_words) {
     words[which] = w.words + static_cast<size_t>(row) * static_cast<size_t>(row_words);
     scale[which] = w.scale[w.scale_per_row ? row : 0];
   }
@@ -47,16 +47,16 @@ struct PairRows {
 
 // x += W y
 struct ProjectOp {
-  Weights w;
+  WeightMatrix w;
   int row_words;
   float* x;  // [tokens, w.rows]
   int32_t* fault;
   int layer;
 
-  struct Place {
+  struct Target {
     float* at[2];
     float residual[2];
-    bool aside;
+    bool redirected;
   };
 
   __host__ __device__ int pairs() const { return (w.rows + 1) / 2; }
@@ -66,44 +66,44 @@ struct ProjectOp {
     if (pair + pairs() < w.rows) result.set(1, w, pair + pairs(), row_words);
     return result;
   }
-  __device__ Place place(int token, int pair) const {
-    Place place{};
+  __device__ Target locate(int token, int pair) const {
+    Target target{};
     float* row = x + static_cast<size_t>(token) * static_cast<size_t>(w.rows);
-    place.at[0] = row + pair;
-    place.at[1] = pair + pairs() < w.rows ? row + pair + pairs() : nullptr;
-    return place;
+    target.at[0] = row + pair;
+    target.at[1] = pair + pairs() < w.rows ? row + pair + pairs() : nullptr;
+    return target;
   }
-  __device__ void fetch(Place& place) const {
-    place.residual[0] = *place.at[0];
-    if (place.at[1] != nullptr) place.residual[1] = *place.at[1];
+  __device__ void prefetch(Target& target) const {
+    target.residual[0] = *target.at[0];
+    if (target.at[1] != nullptr) target.residual[1] = *target.at[1];
   }
-  __device__ Place aside(Place place, float* memory) const {
-    place.at[0] = memory;
-    if (place.at[1] != nullptr) place.at[1] = memory + 1;
-    place.aside = true;
-    return place;
+  __device__ Target redirect(Target target, float* memory) const {
+    target.at[0] = memory;
+    if (target.at[1] != nullptr) target.at[1] = memory + 1;
+    target.redirected = true;
+    return target;
   }
-  __device__ void finish(const Place& place, float a, float b) const {
-    const float first = place.residual[0] + a;
-    *place.at[0] = first;
+  __device__ void store(const Target& target, float a, float b) const {
+    const float first = target.residual[0] + a;
+    *target.at[0] = first;
     bool finite = isfinite(first);
-    if (place.at[1] != nullptr) {
-      const float second = place.residual[1] + b;
-      *place.at[1] = second;
+    if (target.at[1] != nullptr) {
+      const float second = target.residual[1] + b;
+      *target.at[1] = second;
       finite = finite && isfinite(second);
     }
-    if (!finite && !place.aside) set_fault(fault, layer + 1);
+    if (!finite && !target.redirected) set_fault(fault, layer + 1);
   }
 };
 
 // u = act(gate) * up
 struct FfnUpOp {
-  Weights gate, up;
+  WeightMatrix gate, up;
   int row_words;
   GateActivation act;
   float* u;  // [tokens, gate.rows]
 
-  struct Place {
+  struct Target {
     float* at;
   };
 
@@ -114,24 +114,24 @@ struct FfnUpOp {
     result.set(1, up, pair, row_words);
     return result;
   }
-  __device__ Place place(int token, int pair) const {
+  __device__ Target locate(int token, int pair) const {
     return {u + static_cast<size_t>(token) * static_cast<size_t>(gate.rows) + pair};
   }
-  __device__ void fetch(Place&) const {}
-  __device__ Place aside(Place, float* memory) const { return {memory}; }
-  __device__ void finish(const Place& place, float g, float v) const {
+  __device__ void prefetch(Target&) const {}
+  __device__ Target redirect(Target, float* memory) const { return {memory}; }
+  __device__ void store(const Target& target, float g, float v) const {
     if (act == GateActivation::kRelu2) {
       const float t = g > 0.0f ? g : 0.0f;
-      *place.at = (t * t) * v;
+      *target.at = (t * t) * v;
     } else {
-      *place.at = (g / (1.0f + canonical_exp(-g))) * v;
+      *target.at = (g / (1.0f + canonical_exp(-g))) * v;
     }
   }
 };
 
 // q, k and v with RoPE; k and v go into the cache. Pairs of q come first, then those of k, then v.
 struct QkvOp {
-  Weights q, k, v;
+  WeightMatrix q, k, v;
   int row_words;
   const float* rope_cos;  // [positions, head_dim / 2]
   const float* rope_sin;
@@ -139,7 +139,7 @@ struct QkvOp {
   float* q_out;  // [tokens, q.rows]
   KvCache kv;
 
-  struct Place {
+  struct Target {
     int which;     // 0, 1, 2: q, k, v
     void* at[2];   // floats of q, elements of the cache
     float cosine;  // 1 and 0 of v
@@ -166,27 +166,27 @@ struct QkvOp {
     return result;
   }
   // Places and angles are inputs of the step, written before its first kernel starts.
-  __device__ Place place(int token, int pair) const {
-    Place place{};
+  __device__ Target locate(int token, int pair) const {
+    Target target{};
     const int which = matrix_of(pair);
     const int half = kv.head_dim / 2;
     const int head = pair / half;
     const int d = pair % half;
     const int position = places.position[token];
-    place.cosine = 1.0f;
+    target.cosine = 1.0f;
     if (which != 2) {
       const size_t angle =
           static_cast<size_t>(position) * static_cast<size_t>(half) + static_cast<size_t>(d);
-      place.cosine = rope_cos[angle];
-      place.sine = rope_sin[angle];
+      target.cosine = rope_cos[angle];
+      target.sine = rope_sin[angle];
     }
-    place.which = which;
+    target.which = which;
     if (which == 0) {
       float* row = q_out + static_cast<size_t>(token) * static_cast<size_t>(q.rows) +
                    static_cast<size_t>(head * kv.head_dim);
-      place.at[0] = row + d;
-      place.at[1] = row + d + half;
-      return place;
+      target.at[0] = row + d;
+      target.at[1] = row + d + half;
+      return target;
     }
     const size_t tile = kv.tile_offset(places.sequence[token], position, head);
     const size_t element_bytes = kv.type == KvType::kF16 ? 2 : 4;
@@ -195,25 +195,25 @@ struct QkvOp {
       const int column = d + i * half;
       const int at = which == 1 ? key_index(position, column, kv.head_dim)
                                 : value_index(position, column, kv.head_dim);
-      place.at[i] = pool + (tile + static_cast<size_t>(at)) * element_bytes;
+      target.at[i] = pool + (tile + static_cast<size_t>(at)) * element_bytes;
     }
-    return place;
+    return target;
   }
-  __device__ void fetch(Place&) const {}
-  __device__ Place aside(Place place, float* memory) const {
-    place.at[0] = memory;
-    place.at[1] = memory + 1;
-    return place;
+  __device__ void prefetch(Target&) const {}
+  __device__ Target redirect(Target target, float* memory) const {
+    target.at[0] = memory;
+    target.at[1] = memory + 1;
+    return target;
   }
-  __device__ void finish(const Place& place, float low, float high) const {
-    if (place.which != 2) {
-      const float rotated = low * place.cosine - high * place.sine;
-      high = high * place.cosine + low * place.sine;
+  __device__ void store(const Target& target, float low, float high) const {
+    if (target.which != 2) {
+      const float rotated = low * target.cosine - high * target.sine;
+      high = high * target.cosine + low * target.sine;
       low = rotated;
     }
-    const bool half_precision = place.which != 0 && kv.type == KvType::kF16;
-    store(place.at[0], low, half_precision);
-    store(place.at[1], high, half_precision);
+    const bool half_precision = target.which != 0 && kv.type == KvType::kF16;
+    write_element(target.at[0], low, half_precision);
+    write_element(target.at[1], high, half_precision);
   }
 
  private:
@@ -225,7 +225,7 @@ struct QkvOp {
     pair -= k.rows / 2;
     return 2;
   }
-  __device__ static void store(void* at, float value, bool half_precision) {
+  __device__ static void write_element(void* at, float value, bool half_precision) {
     if (half_precision) {
       *static_cast<uint16_t*>(at) = to_half(value);
     } else {

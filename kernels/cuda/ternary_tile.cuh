@@ -16,7 +16,7 @@ struct RowScale {
 // kWarpsK warps share a tile along K. Shared memory holds kStages K steps of kSteps x 64 columns.
 template <int kRowTiles_, int kTokenTiles_, int kWarpsM_, int kWarpsN_, int kWarpsK_, int kSteps_,
           int kStages_>
-struct Tiling {
+struct TernaryTiling {
   static constexpr int kRowTiles = kRowTiles_;
   static constexpr int kTokenTiles = kTokenTiles_;
   static constexpr int kWarpsM = kWarpsM_;
@@ -65,7 +65,7 @@ constexpr int kWeightShift = 6;
 __device__ inline int unscaled(int sum) { return sum >> kWeightShift; }
 
 template <class T>
-struct WarpTile {
+struct TernaryTile {
   int sums[T::kRowTiles][T::kTokenTiles][4] = {};
 
   // One K step of 64 columns. Lane 4 g + t of a warp takes columns 16 t .. 16 t + 15 of rows and
