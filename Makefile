@@ -9,17 +9,24 @@ DEMO_MODEL := model/demo/storyteller.tmac2
 # Where NVIDIA's installer puts nvcc without telling the shell.
 export PATH := $(PATH):/usr/local/cuda/bin
 
-.PHONY: build demo test install package clean setup configure
+.PHONY: build demo test test-programs install package clean
 
-build: configure
+# The program alone: no package and no file that only tests need.
+build:
+	@tools/setup.sh
+	cmake --preset $(PRESET) -DEDGELLM_TESTS=OFF
 	cmake --build --preset $(PRESET) --target edgellm
 
 demo: build
 	$(PROGRAM) run $(DEMO_MODEL) -p "One day the fox said to the lion," --sample -n 160 --verbose </dev/null
 
-test: configure
-	cmake --build --preset $(PRESET)
+test: test-programs
 	ctest --preset $(PRESET) --parallel $$(nproc)
+
+test-programs:
+	@tools/setup.sh test
+	cmake --preset $(PRESET) -DEDGELLM_TESTS=ON
+	cmake --build --preset $(PRESET)
 
 # DESTDIR is honoured.
 install: build
@@ -28,13 +35,8 @@ install: build
 
 # build/PRESET/edgellm_VERSION_ARCHITECTURE.deb
 package: build
+	@tools/setup.sh package
 	cd build/$(PRESET) && cpack -G DEB
 
 clean:
 	rm -rf build
-
-configure: setup
-	cmake --preset $(PRESET)
-
-setup:
-	@tools/setup.sh

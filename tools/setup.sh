@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building and testing needs: only the missing ones, and nothing
-# at all where none is missing. This list is the only one. `tools/setup.sh fuzz` takes what fuzzing
-# needs besides.
+# Installs the Debian packages that are needed: only the missing ones, and nothing at all where none
+# is missing. This list is the only one.
+#
+#   tools/setup.sh           to build the program
+#   tools/setup.sh test      also to build and run the tests
+#   tools/setup.sh fuzz      also to fuzz
+#   tools/setup.sh package   also to make a Debian package
 set -euo pipefail
 
 packages=(
-  build-essential g++ make cmake ninja-build pkg-config git
+  build-essential g++ make cmake ninja-build pkg-config
   libcli11-dev       # command line
   libspdlog-dev      # messages
   nlohmann-json3-dev # JSON
@@ -14,14 +18,26 @@ packages=(
   libxxhash-dev      # checksums
   libedit-dev        # line editing of chat
   libcpp-httplib-dev # HTTP, to compare with other programs' servers
-  catch2 zlib1g-dev python3  # tests
-  groff-base zsh fish  # tests of man pages and completions
-  parallel           # test of the recipe in docs/batch.md
-  file               # Debian package
 )
-if [[ ${1:-} == fuzz ]]; then
-  packages+=(clang libclang-rt-dev llvm)  # libFuzzer, the sanitizers, names in their reports
-fi
+package=(file)
+test=(
+  "${package[@]}"
+  catch2 zlib1g-dev python3
+  clang-format git      # checks of the sources
+  groff-base zsh fish   # tests of man pages and completions
+  parallel              # test of the recipe in docs/batch.md
+)
+fuzz=("${test[@]}" clang libclang-rt-dev llvm)  # libFuzzer, the sanitizers, names in their reports
+case ${1:-} in
+  "") ;;
+  test) packages+=("${test[@]}") ;;
+  fuzz) packages+=("${fuzz[@]}") ;;
+  package) packages+=("${package[@]}") ;;
+  *)
+    echo "usage: tools/setup.sh [test | fuzz | package]" >&2
+    exit 2
+    ;;
+esac
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "setup: not a Debian system; what is needed, by Debian's names: ${packages[*]}" >&2

@@ -20,8 +20,8 @@ void add_number(Command& command, const std::string& name, std::optional<T>& num
                 const char* what, const char* value_name) {
   command
       .parsed_option(
-          name,
-          [name, &number](const std::string& text) { number = parse_number<T>(name, text); }, what)
+          name, [name, &number](const std::string& text) { number = parse_number<T>(name, text); },
+          what)
       .value(value_name)
       .group(kSampling);
 }
@@ -80,8 +80,7 @@ void add_answer_options(Command& command, AnswerOptions& options) {
               "Tokens to generate at most; -1: until the model stops or the context is full [-1]")
       .value("N");
   command
-      .repeated_option("--stop", options.stop,
-                       "End before this text; may be given several times")
+      .repeated_option("--stop", options.stop, "End before this text; may be given several times")
       .value("TEXT");
 }
 

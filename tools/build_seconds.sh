@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Runs a part of the build and says how many CPU seconds it took, beside the figure that is committed:
+#
+#   tools/build_seconds.sh NAME COMMAND...
+#
+# tools/build_seconds.txt has a line "NAME SECONDS" for each part. Nothing fails here: machines differ,
+# and a reader of the log sees a build that grows.
+set -euo pipefail
+name=${1:?usage: tools/build_seconds.sh NAME COMMAND...}
+shift
+times_file=$(mktemp)
+trap 'rm -f "$times_file"' EXIT
+TIMEFORMAT='%U %S'
+status=0
+{ time "$@" 2>&3; } 3>&2 2>"$times_file" || status=$?
+seconds=$(tail -n 1 "$times_file" | awk '{ printf "%.0f", $1 + $2 }')
+committed=$(awk -v name="$name" '$1 == name { print $2 }' "$(dirname "$0")/build_seconds.txt")
+echo "build_seconds: $name took $seconds CPU seconds, tools/build_seconds.txt says ${committed:-nothing}"
+exit $status
