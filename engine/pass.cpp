@@ -67,7 +67,7 @@ void BlockTable::set(int sequence, std::span<const int32_t> blocks) {
             row + static_cast<ptrdiff_t>(blocks_per_sequence_), -1);
 }
 
-bool BlockTable::has_place(int sequence, int position) const {
+bool BlockTable::covers(int sequence, int position) const {
   return entries_[static_cast<size_t>(sequence) * blocks_per_sequence_ +
                   static_cast<size_t>(position / block_size_)] >= 0;
 }
@@ -86,7 +86,7 @@ void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& c
             "a position is outside the context");
     require(batch.sequences[i] >= 0 && batch.sequences[i] < info.sequences,
             "a sequence slot is outside the cache");
-    require(table.has_place(batch.sequences[i], batch.positions[i]),
+    require(table.covers(batch.sequences[i], batch.positions[i]),
             "a position lies in a block that its sequence was not given");
   }
   require(outputs.rows.size() <= rows, "there are more output rows than rows");
