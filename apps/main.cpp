@@ -12,6 +12,7 @@
 #include "apps/cli/help_topics.h"
 #include "apps/cli/usage_error.h"
 #include "apps/commands.h"
+#include "apps/common/log.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/version.h"
@@ -43,6 +44,7 @@ class Program {
   int run() {
     try {
       occupy_standard_streams();
+      install_log_sink();
       install_signal_handlers(wants_json());
       return parse() ? dispatch() : show_help();
     } catch (const CLI::ParseError& error) {
@@ -99,7 +101,7 @@ class Program {
 
   // The line for people on stderr and, where the caller reads JSON, an object on stdout.
   int report(ExitCode code, const std::string& message) const {
-    print_note(message);
+    print_error(message);
     const int exit_code = static_cast<int>(code);
     if (wants_json()) {
       // Past write_stdout(), which may throw: what there was to say is on stderr already.

@@ -37,4 +37,7 @@ inline std::string human_count(uint64_t count) {
   return scaled(count, {"", " k", " M", " B", " T"});
 }
 
+// "12.3 ms".
+inline std::string human_ms(int64_t ns) { return fixed(static_cast<double>(ns) / 1e6, 1) + " ms"; }
+
 }  // namespace edgellm

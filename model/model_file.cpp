@@ -10,9 +10,12 @@
 #include <limits>
 #include <unordered_map>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file_io.h"
 #include "base/hash.h"
+#include "base/log.h"
+#include "base/number_format.h"
 #include "base/text.h"
 #include "model/float_bits.h"
 #include "model/import/older_file.h"
@@ -295,6 +298,7 @@ ModelFile ModelFile::open(const std::string& path) {
               "edgellm convert " +
                   printable_path(path) + " -o OUT.tmac2");
   }
+  const int64_t start_ns = now_ns();
   const InputFile file(path);
   const Header header = read_header(file);
 
@@ -315,6 +319,12 @@ ModelFile ModelFile::open(const std::string& path) {
   }
   impl->mapping.map(file.fd(), static_cast<size_t>(file.size()), path);
   Binder(*impl).bind();
+  if (log_enabled(LogLevel::kDebug)) {
+    log(LogLevel::kDebug, "opened " + path + " in " + human_ms(now_ns() - start_ns) + ": " +
+                              human_bytes(file.size()) + ", " +
+                              std::to_string(impl->metadata.sections.size()) + " sections, id " +
+                              hex64(impl->id));
+  }
   return ModelFile(std::move(impl));
 }
 

@@ -10,9 +10,12 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file_io.h"
 #include "base/hash.h"
+#include "base/log.h"
+#include "base/number_format.h"
 #include "base/text.h"
 #include "model/layout.h"
 #include "model/model_file_impl.h"
@@ -204,7 +207,12 @@ class Verifier {
 }  // namespace
 
 void ModelFile::verify_contents(const Progress& progress) const {
+  const int64_t start_ns = now_ns();
   Verifier(*impl_, progress).run();
+  if (log_enabled(LogLevel::kDebug)) {
+    log(LogLevel::kDebug, "checked " + human_bytes(impl_->mapping.bytes()) + " of " + impl_->path +
+                              " in " + human_ms(now_ns() - start_ns));
+  }
   if (progress) progress("verified", impl_->mapping.bytes(), impl_->mapping.bytes());
 }
 

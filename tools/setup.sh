@@ -7,6 +7,7 @@ set -euo pipefail
 packages=(
   build-essential g++ make cmake ninja-build pkg-config git
   libcli11-dev       # command line
+  libspdlog-dev      # messages
   nlohmann-json3-dev # JSON
   libonig-dev        # regular expressions of tokenizers
   libutf8proc-dev    # Unicode normalisation

@@ -124,8 +124,9 @@ class Merge {
       check_against_input();
     }
     write();
-    print_note(std::to_string(places_.size()) + " records, " + std::to_string(failed_) +
-               " of them failed: " + flags_.output);
+    const std::string count = std::to_string(places_.size()) + " records, " +
+                              std::to_string(failed_) + " of them failed: " + flags_.output;
+    failed_ > 0 ? print_error(count) : print_note(count);
     return static_cast<int>(failed_ > 0 ? ExitCode::kBatchFailed : ExitCode::kSuccess);
   }
 

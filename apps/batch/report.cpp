@@ -21,8 +21,6 @@ std::string rough_duration(int64_t ns) {
   return go_duration(std::max<int64_t>(1, (ns + kSecond / 2) / kSecond) * kSecond);
 }
 
-std::string milliseconds(int64_t ns) { return fixed(static_cast<double>(ns) / 1e6, 1) + " ms"; }
-
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
 nlohmann::ordered_json to_json(const Percentiles& values) {
@@ -98,7 +96,9 @@ void BatchReport::print(const std::string& output_name) const {
   std::string first = std::to_string(answered_) + " answered";
   if (failed_ > 0) first += ", " + std::to_string(failed_) + " failed";
   if (answered_before_ > 0) first += ", " + std::to_string(answered_before_) + " answered before";
-  print_note(first + (output_name.empty() ? "" : ": " + output_name));
+  if (!output_name.empty()) first += ": " + output_name;
+  // With failures the command ends with exit code 7, and this line says why.
+  failed_ > 0 ? print_error(first) : print_note(first);
   if (answered_ == 0) return;
   const int64_t n_in = counters_.prompt_ids + counters_.shared_prompt_ids;
   std::string tokens = "in " + fixed(static_cast<double>(elapsed) / kSecond, 1) +
@@ -112,8 +112,8 @@ void BatchReport::print(const std::string& output_name) const {
   const Percentiles ttft = percentiles(ttft_ns_);
   const Percentiles latency = percentiles(latency_ns_);
   print_note(
-      "first token p50 " + milliseconds(ttft.p50) + ", p99 " + milliseconds(ttft.p99) +
-      "; answer p50 " + milliseconds(latency.p50) + ", p99 " + milliseconds(latency.p99) + "; " +
+      "first token p50 " + human_ms(ttft.p50) + ", p99 " + human_ms(ttft.p99) + "; answer p50 " +
+      human_ms(latency.p50) + ", p99 " + human_ms(latency.p99) + "; " +
       fixed(ratio(active_sum_, static_cast<double>(passes_)), 1) + " of " +
       std::to_string(sequences_) + " sequences at work, device busy " +
       fixed(100 * ratio(static_cast<double>(counters_.pass_ns), static_cast<double>(elapsed)), 0) +

@@ -324,7 +324,7 @@ class BatchRun {
       if (has_ended_) write_manifest(flags_.output, manifest_);
     }
     const bool reader_is_gone = writer_ && writer_->reader_gone();
-    if (!strict_end_.empty()) print_note(strict_end_);
+    if (!strict_end_.empty()) print_error(strict_end_);
     if (!reader_is_gone) report_.print(is_stream() ? "" : flags_.output);
     const int signal = has_ended_ ? 0 : received_signal();
     if (signal != 0 && journal_) print_note("interrupted; type the same command again to go on");

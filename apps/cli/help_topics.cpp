@@ -19,6 +19,10 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"SSL_CERT_FILE",
        "Certificates that compare trusts for https, those of the system unless set; read by "
        "OpenSSL."},
+      {"EDGELLM_LOG",
+       "Which messages are written to stderr: trace, debug, info, warn, error or off, each with all "
+       "that follow it here; info unless set. trace and debug are for finding a fault. The line "
+       "that says why a command failed is written at every level."},
       {"EDGELLM_ISA",
        "Instruction set of the CPU kernels: portable, avx2 or avx512, for comparing them. The "
        "result is the same."},

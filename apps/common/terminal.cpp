@@ -12,7 +12,7 @@
 
 #include "apps/common/signals.h"
 #include "base/error.h"
-#include "base/text.h"
+#include "base/log.h"
 
 namespace edgellm {
 namespace {
@@ -75,12 +75,13 @@ std::string json_line(const nlohmann::ordered_json& json) {
 
 void print_json(const nlohmann::ordered_json& json) { write_stdout(json_line(json)); }
 
-void print_note(std::string_view message) {
-  std::fprintf(stderr, "edgellm: %s\n", model_io::printable_path(message).c_str());
-}
+void print_note(std::string_view message) { log(LogLevel::kInfo, message); }
+
+void print_error(std::string_view message) { log_failure(message); }
 
 ProgressLine::ProgressLine()
-    : enabled_(is_terminal(STDERR_FILENO)), next_draw_(Clock::now() + kFirstDraw) {}
+    : enabled_(is_terminal(STDERR_FILENO) && !log_enabled(LogLevel::kDebug)),
+      next_draw_(Clock::now() + kFirstDraw) {}
 
 ProgressLine::~ProgressLine() {
   if (drawn_columns_ > 0) {

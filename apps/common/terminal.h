@@ -33,11 +33,14 @@ std::string json_line(const nlohmann::ordered_json& json);
 // The same on stdout, as write_stdout() does it.
 void print_json(const nlohmann::ordered_json& json);
 
-// "edgellm: message" on stderr, in one line whatever the message quotes: control characters become
-// \xNN.
+// A note: a message of the level info (log.h says how it is written).
 void print_note(std::string_view message);
 
-// A progress line on stderr while it lives, where stderr is a terminal; elsewhere nothing is drawn.
+// The line that says why a command failed. The same form, written at every level.
+void print_error(std::string_view message);
+
+// A progress line on stderr while it lives, where stderr is a terminal; elsewhere nothing is drawn,
+// nor where the level debug is asked for, whose lines would be written into it.
 // Either way its callback ends the work (Interrupted) after a signal.
 class ProgressLine {
  public:

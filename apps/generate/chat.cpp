@@ -78,7 +78,7 @@ class Chat {
       act_on(message);
     } catch (const Error& error) {
       if (error.code() == ExitCode::kRuntime || error.code() == ExitCode::kDevice) throw;
-      print_note(error.what());
+      print_error(error.what());
     }
   }
 

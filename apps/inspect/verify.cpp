@@ -147,7 +147,7 @@ int verify(const Flags& flags) {
                 {"checks", checks}});
   }
   if (passed) return 0;
-  print_note(model.path() + " failed its verification; convert the model again");
+  print_error(model.path() + " failed its verification; convert the model again");
   return static_cast<int>(ExitCode::kVerification);
 }
 

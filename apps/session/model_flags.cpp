@@ -8,7 +8,10 @@
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
 #include "apps/session/model_folders.h"
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/number_format.h"
 #include "base/text.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/cuda/gpu_list.h"
@@ -80,7 +83,10 @@ void add_engine_options(CLI::App& app, EngineFlags& flags) {
 }
 
 Device choose_device(const EngineFlags& flags, const Note& note) {
-  if (flags.device == "cpu") return {};
+  if (flags.device == "cpu") {
+    log(LogLevel::kDebug, "device: the CPU, as asked for");
+    return {};
+  }
   const bool demanded = flags.device != "auto";
   const size_t index =
       flags.device.starts_with("cuda:") ? std::stoul(flags.device.substr(5)) : size_t{0};
@@ -92,18 +98,24 @@ Device choose_device(const EngineFlags& flags, const Note& note) {
   if (problem.empty() && !is_supported(list.gpus[index])) {
     problem = list.gpus[index].name + " is older than compute capability 7.5";
   }
-  if (problem.empty()) return {static_cast<int>(index), list.gpus[index].name};
+  if (problem.empty()) {
+    log(LogLevel::kDebug, "device: GPU " + std::to_string(index) + ", " + list.gpus[index].name);
+    return {static_cast<int>(index), list.gpus[index].name};
+  }
   if (demanded) {
     throw Error(ExitCode::kDevice,
                 "--device " + flags.device + ": " + problem + "; use --device cpu");
   }
+  log(LogLevel::kDebug, "device: the CPU, for " + problem);
   if (list.has_driver) note("running on the CPU: " + problem);
   return {};
 }
 
-std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags& flags,
-                                      const Device& device, EngineOptions options, const Note& note,
-                                      const Progress& progress) {
+namespace {
+
+std::unique_ptr<Backend> new_backend(const ModelFile& model, const EngineFlags& flags,
+                                     const Device& device, EngineOptions options, const Note& note,
+                                     const Progress& progress) {
   if (!device.gpu) return make_cpu_backend(model, options);
   options.gpu = *device.gpu;
   if (flags.device == "auto") {
@@ -117,6 +129,18 @@ std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags&
   return make_cuda_backend(model, options, progress);
 }
 
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags& flags,
+                                      const Device& device, EngineOptions options, const Note& note,
+                                      const Progress& progress) {
+  const int64_t start_ns = now_ns();
+  auto backend = new_backend(model, flags, device, options, note, progress);
+  log(LogLevel::kDebug,
+      "weights ready on " + backend->info().device + " in " + human_ms(now_ns() - start_ns));
+  return backend;
+}
+
 std::unique_ptr<Backend> make_backend(const ModelFile& model, const EngineFlags& flags,
                                       const Device& device, EngineOptions options) {
   ProgressLine progress;
@@ -127,7 +151,10 @@ ModelFile open_model(const std::string& name) { return ModelFile::open(find_mode
 
 std::optional<Tokenizer> load_tokenizer(const ModelFile& model) {
   if (!model.tokenizer().present) return std::nullopt;
-  return Tokenizer::from_json(model.tokenizer_json(), model.path() + ": tokenizer");
+  const int64_t start_ns = now_ns();
+  auto tokenizer = Tokenizer::from_json(model.tokenizer_json(), model.path() + ": tokenizer");
+  log(LogLevel::kDebug, "loaded the tokenizer in " + human_ms(now_ns() - start_ns));
+  return tokenizer;
 }
 
 void check_contents(const ModelFile& model, const EngineFlags& flags) {
