@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/number_format.h"
 
 namespace edgellm {
 
@@ -112,6 +114,20 @@ void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& c
 
 size_t argmax_only_rows(const Outputs& outputs, const ModelConfig& config) {
   return outputs.rows.size() - outputs.logits.size() / static_cast<size_t>(config.vocab);
+}
+
+void log_backend(const Backend& backend) {
+  if (!log_enabled(LogLevel::kDebug)) return;
+  const BackendInfo& info = backend.info();
+  const MemoryPlan memory = backend.memory();
+  log(LogLevel::kDebug,
+      "backend on " + info.device + ": context " + std::to_string(info.context) + ", " +
+          std::to_string(info.sequences) + " sequences, " + std::to_string(info.max_rows) +
+          " rows a pass, " +
+          (info.kv_blocks > 0 ? std::to_string(info.kv_blocks) + " KV blocks, " : "") +
+          "memory: " + human_bytes(memory.weights) + " weights, " +
+          human_bytes(memory.certified_head) + " certified head, " + human_bytes(memory.kv_cache) +
+          " KV cache, " + human_bytes(memory.workspace) + " workspace");
 }
 
 void throw_on_fault(int32_t fault, const ModelFile& model) {

@@ -62,6 +62,9 @@ void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& c
 // How many of the output rows, the first ones, give an arg-max and no logits.
 size_t argmax_only_rows(const Outputs& outputs, const ModelConfig& config);
 
+// A debug line: what a new backend is and how much memory it has allocated.
+void log_backend(const Backend& backend);
+
 // Throws NotFiniteError, which names the layer, unless `fault` (kernels/ops.h) is 0.
 void throw_on_fault(int32_t fault, const ModelFile& model);
 

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/number_format.h"
 #include "engine/backend.h"
 #include "engine/cuda/device_model.h"
 #include "engine/cuda/mailbox.h"
@@ -53,6 +55,17 @@ std::string claim_gpu(const ModelFile& model, const EngineOptions& options) {
   cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's free memory");
   const std::string problem = cuda_memory_problem(model, options, free_bytes);
   if (!problem.empty()) throw Error(ExitCode::kDevice, problem + "; or use --device cpu");
+  if (log_enabled(LogLevel::kDebug)) {
+    log(LogLevel::kDebug,
+        std::string("GPU ") + properties.name + ": compute capability " +
+            std::to_string(properties.major) + "." + std::to_string(properties.minor) + ", " +
+            std::to_string(properties.multiProcessorCount) + " SMs with " +
+            std::to_string(properties.sharedMemPerMultiprocessor >> 10) +
+            " KiB of shared memory each, " +
+            std::to_string(properties.sharedMemPerBlockOptin >> 10) + " KiB for a block, L2 " +
+            human_bytes(static_cast<uint64_t>(properties.l2CacheSize)) + ", " +
+            human_bytes(free_bytes) + " of " + human_bytes(total_bytes) + " free");
+  }
   return "cuda:" + std::to_string(options.gpu) + " (" + properties.name + ")";
 }
 
@@ -91,6 +104,7 @@ class CudaBackend final : public Backend {
         inputs_(results_ + result_count(options), max_rows()),
         step_graphs_(options, [this](size_t rows, size_t n_banned) { run_step(rows, n_banned); }) {
     device_.upload(model, options, stream_, progress);
+    log_backend(*this);
   }
 
   void set_blocks(int sequence, std::span<const int32_t> blocks) override {

@@ -6,7 +6,10 @@
 #include <memory>
 #include <numeric>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/number_format.h"
 #include "engine/cuda/resources.h"
 #include "engine/pass.h"
 #include "engine/rope_table.h"
@@ -217,6 +220,7 @@ void DeviceModel::allocate_workspace(const ModelConfig& config, const EngineOpti
 void DeviceModel::upload(const ModelFile& model, const EngineOptions& options, cudaStream_t stream,
                          const Progress& progress) {
   require(has_memory_, "a model is uploaded to memory that it was given");
+  const int64_t start_ns = now_ns();
   std::vector<int32_t> counted(static_cast<size_t>(options.max_rows));
   std::iota(counted.begin(), counted.end(), 0);
   add_bytes(all_rows, counted.data(), static_cast<size_t>(options.max_rows) * sizeof(int32_t));
@@ -232,8 +236,14 @@ void DeviceModel::upload(const ModelFile& model, const EngineOptions& options, c
   }
 
   copy_pieces(options, progress);
+  const int64_t copied_ns = now_ns();
   if (certified_head.rows > 0) cuda::build_certified_head(head, head_codes_, head_bounds_, stream);
   repack_codes(model, stream);
+  if (log_enabled(LogLevel::kDebug)) {
+    log(LogLevel::kDebug, "uploaded " + human_bytes(plan.weights) + " of weights in " +
+                              human_ms(copied_ns - start_ns) + ", prepared them in " +
+                              human_ms(now_ns() - copied_ns));
+  }
   for (const LayerWeights& layer : model.weights().layers) model.release_pages(layer);
   model.release_pages(model.weights().embedding);
   if (!model.config().tied_head) model.release_pages(model.weights().head);

@@ -1,7 +1,11 @@
 #include "engine/cuda/step_graphs.h"
 
 #include <algorithm>
+#include <string>
 
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/number_format.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda.h"
 
@@ -28,12 +32,19 @@ void StepGraphs::launch(size_t rows, size_t n_banned, cudaStream_t stream) {
 }
 
 void StepGraphs::capture(Step& step, size_t rows, size_t n_banned, cudaStream_t stream) const {
+  const int64_t start_ns = now_ns();
   Capture capture(stream);
   run_step_(rows, n_banned);
   const cudaGraph_t graph = capture.finish();
   cuda::cuda_check(cudaGraphGetNodes(graph, nullptr, &step.kernels),
                    "counting the nodes of a graph");
   if (use_graph_) step.graph.emplace(graph);
+  if (log_enabled(LogLevel::kDebug)) {
+    log(LogLevel::kDebug, "captured a decode step: " + std::to_string(rows) + " rows, " +
+                              std::to_string(n_banned) + " banned ids, " +
+                              std::to_string(step.kernels) + " nodes, in " +
+                              human_ms(now_ns() - start_ns));
+  }
 }
 
 StepLaunches StepGraphs::launches(size_t rows) const {
