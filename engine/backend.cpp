@@ -13,12 +13,12 @@ void Backend::decode(int sequence, int32_t id, int position, int n_max,
                      std::span<const int32_t> banned,
                      const std::function<bool(int32_t id)>& on_token) {
   const int n_steps = std::min(n_max, info().context - position);
-  bool goes_on = true;
+  bool continues = true;
   decode_rows({{&id, 1}, {&sequence, 1}, {&position, 1}}, n_steps, banned,
               [&](std::span<const int32_t> chosen) {
-                // The step that was under way when the run ended has nothing to tell.
-                if (goes_on) goes_on = on_token(chosen[0]) && chosen[0] >= 0;
-                return goes_on;
+                // The ids of a step that was under way when the run ended are dropped.
+                if (continues) continues = on_token(chosen[0]) && chosen[0] >= 0;
+                return continues;
               });
 }
 
@@ -54,8 +54,8 @@ int cuda_kv_blocks(const ModelFile& model, const EngineOptions& options, uint64_
   const MemoryPlan plan = plan_cuda_memory(model, one_block);
   const uint64_t rest = plan.total() - plan.kv_cache;
   if (free_bytes <= rest) return 0;
-  // What comes behind the cache starts at a multiple of 256 bytes. One block is not for sequences
-  // (CacheLayout).
+  // What comes behind the cache starts at a multiple of 256 bytes. One block is the padding
+  // sequence's (CacheLayout).
   const uint64_t left = (free_bytes - rest) / 256 * 256;
   const uint64_t blocks = left / kv_block_bytes(model.config(), options.kv_type);
   return static_cast<int>(

@@ -1,9 +1,9 @@
-// The narrow calls between the engine's host logic and a device: forward(), one step, and decode()
-// and decode_rows(), runs of greedy steps.
+// The narrow calls between the engine's host logic and a device: forward() runs one pass, decode()
+// and decode_rows() run many greedy ones.
 //
-// A step is a batch of rows. Decode is one row per live sequence, prefill many rows of one. Both
-// devices run the same five ops a layer (kernels/ops.h) and give the same bits for a row, whatever
-// other rows are with it. The engine speaks token ids only; text belongs to the tokenizer.
+// A pass is a batch of rows. Decode is one row per live sequence, prefill many rows of one. Both
+// devices run the same five ops a layer (kernels/ops.h). A row gets the same bits on both, and
+// beside any other rows. The engine speaks token ids only; text belongs to the tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 namespace edgellm {
 
-// Positions of a block of the paged KV cache. One attention chunk: the finest sharing of prompts,
-// and the least that a sequence leaves unused.
+// Positions of a block of the paged KV cache. Attention reads whole chunks, so a chunk is the
+// smallest block: it lets prompts share the most, and a sequence leave the least unused.
 inline constexpr int kKvBlockPositions = kAttentionChunk;
 
 struct EngineOptions {
@@ -29,40 +29,40 @@ struct EngineOptions {
   int sequences = 1;   // sequences that can be live at the same time
   int max_rows = 256;  // rows of one pass: the longest prefill chunk
   KvType kv_type = KvType::kF16;
-  // > 0: the KV cache is a pool of so many blocks of kKvBlockPositions, which set_blocks() gives to
-  // sequences. 0: each sequence has the room of a whole context to itself.
+  // > 0: the KV cache is a pool of `kv_blocks` blocks of kKvBlockPositions, and set_blocks() says
+  // which of them a sequence holds. 0: each sequence has the memory of a whole context to itself.
   int kv_blocks = 0;
   int threads = 0;          // CPU worker threads; 0: one per core this process may use
   int gpu = 0;              // index of the CUDA device
   bool use_graph = true;    // GPU: replay decode steps as one captured graph
-  bool full_head = false;   // greedy steps compute every logit: no int8 copy of the head
-  bool low_memory = false;  // give weight pages back after use (the golden run of a conversion)
+  bool full_head = false;   // greedy steps compute every logit: no certified head
+  bool low_memory = false;  // CPU: free weight pages after use (the golden run of a conversion)
 };
 
-// What a backend is; nothing of it changes after construction.
+// What a backend is. Nothing here changes after construction.
 struct BackendInfo {
   std::string device;  // "cpu (AMD EPYC, avx512, 2 threads)" or "cuda:0 (NVIDIA H200)"
   bool is_gpu = false;
   int context = 0;    // positions that a sequence can hold
   int sequences = 0;  // that can be live at the same time
-  int kv_blocks = 0;  // of kKvBlockPositions in the pool; 0 where sequences do not share one
-  int max_rows = 0;   // of one pass at most
+  int kv_blocks = 0;  // of the pool, kKvBlockPositions each; 0 where sequences share no pool
+  int max_rows = 0;   // of one pass
 };
 
 // Rows of one pass; the three arrays have one entry per row.
 struct Batch {
   std::span<const int32_t> ids;        // token of each row
   std::span<const int32_t> sequences;  // slot of the sequence, 0 .. options.sequences - 1
-  // Of a sequence ascending; all positions before them are in the cache, by earlier passes or
-  // earlier rows. A block that several sequences hold is not written and read in the same pass.
+  // Position of each row, ascending within a sequence. Earlier passes or earlier rows have written
+  // all positions before it. No pass writes a block that another sequence of the pass reads.
   std::span<const int32_t> positions;
 };
 
 // What a pass is asked for besides filling the KV cache.
 struct Outputs {
-  // Rows of the batch whose result is wanted; may be empty. Either every one gives both arg-max and
-  // logits, or the first ones give an arg-max (which may come from the certified head) and the
-  // others logits.
+  // Rows of the batch whose result is wanted; may be empty. Either every row gives both arg-max and
+  // logits, or the first rows give an arg-max and the others logits. An arg-max without logits may
+  // come from the certified head.
   std::span<const int32_t> rows;
   std::span<const int32_t> banned;  // ids the arg-max may not choose
   std::span<int32_t> argmax;        // of the first argmax.size() of `rows`
@@ -71,7 +71,7 @@ struct Outputs {
                                     // after layers 1 .. layers - 1, final norm's output
 };
 
-// Bytes that a backend took, for `info` and `--verbose`.
+// Bytes that a backend has allocated, for `info` and `--verbose`.
 struct MemoryPlan {
   uint64_t weights = 0;
   uint64_t certified_head = 0;  // for greedy steps; on the CPU 0 until it is built
@@ -81,13 +81,12 @@ struct MemoryPlan {
   uint64_t total() const { return weights + certified_head + kv_cache + workspace; }
 };
 
-// How often the certified head (kernels/ops.h, CertifiedHeadArgs) was used, and how many rows of
-// the vocabulary it computed from the original. A step that a GPU began before the run ended
-// counts, too.
+// What the certified head (kernels/ops.h, CertifiedHeadArgs) did. The step that a GPU had begun
+// when a run ended counts as well.
 struct HeadStats {
-  int64_t steps = 0;  // arg-maxes that it found
-  int64_t rescored = 0;
-  int32_t most_rescored = 0;
+  int64_t steps = 0;          // arg-maxes that it found
+  int64_t rescored = 0;       // rows of the vocabulary that it computed from the original head
+  int32_t most_rescored = 0;  // of one step
 
   void add(std::span<const int32_t> rescored_rows) {
     for (int32_t n : rescored_rows) {
@@ -98,18 +97,18 @@ struct HeadStats {
   }
 };
 
-// How a GPU is told to run a decode step; zeros where there was none of so many rows yet.
+// How the host launches a decode step on a GPU. Zeros where no such step has run.
 struct StepLaunches {
-  size_t launches = 0;     // by the host, per step
+  size_t launches = 0;     // per step
   size_t graph_nodes = 0;  // 0 where kernels are launched one by one
 };
 
-// What the host had to do for a GPU up to now: all zeros on the CPU.
+// What the host has done for a GPU so far. All zeros on the CPU.
 struct HostWork {
-  uint64_t to_device_bytes = 0;   // copied, of inputs of passes
-  uint64_t to_host_bytes = 0;     // copied or written by the GPU, of results
+  uint64_t to_device_bytes = 0;   // inputs of passes, copied
+  uint64_t to_host_bytes = 0;     // results, copied or written by the GPU
   uint64_t synchronisations = 0;  // calls that wait for the GPU
-  uint64_t polls = 0;             // calls that ask whether it is still at work
+  uint64_t polls = 0;             // calls that ask the driver whether the GPU is still at work
 };
 
 // A value stopped being finite. The pass has no result, and what it wrote into the cache is not
@@ -128,31 +127,35 @@ class Backend {
   const ModelFile& model() const { return model_; }
   const BackendInfo& info() const { return info_; }
 
-  // Of a paged cache: positions 0 .. of `sequence` lie in these blocks of the pool, in this order,
-  // from the next pass on. Replaces what the sequence had; its contents stay in the pool.
+  // From the next pass on, positions 0 .. of `sequence` lie in these blocks of the pool, in this
+  // order. They replace the blocks that the sequence had, whose contents stay as they are. Only for
+  // a paged cache.
   virtual void set_blocks(int sequence, std::span<const int32_t> blocks) = 0;
 
   // Throws NotFiniteError, which names the layer.
   virtual void forward(const Batch& batch, const Outputs& outputs) = 0;
 
-  // Greedy decode: feeds `id` to `sequence` at `position`, then each chosen id at the place after
-  // it. Every chosen id is handed to `on_token`, which returns whether to go on; ends also after
-  // `n_max` ids, when the context is full, and after an id of -1 (every id is banned). Afterwards
-  // the sequence holds `id` and the ids handed over, the last one left out; what lies behind them
-  // in the cache is not defined. As forward() does, throws NotFiniteError, after the ids of the
-  // steps before were handed over; lets what on_token throws pass.
+  // Greedy decode: feeds `id` to `sequence` at `position`, then each chosen id at the position
+  // after it. `on_token` gets every chosen id and returns whether to continue. The run also ends
+  // after `n_max` ids, when the context is full, and after an id of -1 (every id is banned).
+  //
+  // Afterwards the cache holds `id` and all ids that on_token got but the last; what lies behind
+  // them is not defined. Throws NotFiniteError as forward() does, once on_token has got the ids of
+  // the steps before. What on_token throws passes through.
   void decode(int sequence, int32_t id, int position, int n_max, std::span<const int32_t> banned,
               const std::function<bool(int32_t id)>& on_token);
 
-  // The same for several sequences, a row of `first` for each: `on_ids` gets the chosen ids of a
-  // step, one for each row, -1 where every id is banned (what comes after it in that row means
-  // nothing), and returns whether to go on. Every row has places for n_max steps. A device may have
-  // begun a step when on_ids ends the run: that one's ids are handed over, too, unless it met a
-  // fault, which then counts as not begun.
+  // The same for several sequences, with a row of `first` for each. Every sequence has blocks for
+  // n_max steps. `on_ids` gets the chosen ids of a step, one for each row, and returns whether to
+  // continue. An id of -1 says that every id is banned; later ids of that row mean nothing.
+  //
+  // A device may have begun another step when on_ids ends the run. on_ids then gets the ids of that
+  // step as well, unless the step met a fault: such a step counts as not begun.
   virtual void decode_rows(const Batch& first, int n_max, std::span<const int32_t> banned,
                            const std::function<bool(std::span<const int32_t> ids)>& on_ids);
 
   virtual MemoryPlan memory() const = 0;
+  // Of the decode step that serves `rows` rows.
   virtual StepLaunches step_launches(size_t rows) const {
     static_cast<void>(rows);
     return {};
@@ -180,12 +183,12 @@ uint64_t kv_block_bytes(const ModelConfig& config, KvType type);
 // CUDA.
 MemoryPlan plan_cuda_memory(const ModelFile& model, const EngineOptions& options);
 
-// Blocks of a paged KV cache for which `free_bytes` of a GPU have room beside weights and
-// workspace; 0 where there is none for even one. `options.kv_blocks` plays no part.
+// The largest pool, in blocks, that fits into `free_bytes` of a GPU beside weights and workspace; 0
+// where not even one block fits. `options.kv_blocks` plays no part.
 int cuda_kv_blocks(const ModelFile& model, const EngineOptions& options, uint64_t free_bytes);
 
-// Why a GPU with so many free bytes cannot run the model, and the longest context, or the largest
-// pool of a paged cache, that it could run it with. Empty where there is no such reason.
+// Why the model does not fit into `free_bytes` of a GPU, and the longest context, or the largest
+// pool of a paged cache, with which it would. Empty where it fits.
 std::string cuda_memory_problem(const ModelFile& model, const EngineOptions& options,
                                 uint64_t free_bytes);
 

@@ -1,8 +1,10 @@
 #include "engine/block_pool.h"
 
 #include <algorithm>
+#include <string>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace edgellm {
 
@@ -81,7 +83,15 @@ std::optional<BlockPool::Lease> BlockPool::allocate(std::span<const int32_t> pro
   // Shared blocks that no lease holds are no longer there to be evicted.
   const auto n_reused = static_cast<int>(std::ranges::count_if(
       lease.blocks, [this](int32_t block) { return at(block).ref_count == 0; }));
-  if (n_blocks - lease.n_shared > total() - used() - n_reused) return std::nullopt;
+  const int n_new = n_blocks - lease.n_shared;
+  if (n_new > total() - used() - n_reused) return std::nullopt;
+
+  const int n_evicted = n_new - static_cast<int>(free_.size());
+  if (n_evicted > 0 && log_enabled(LogLevel::kTrace)) {
+    log(LogLevel::kTrace, "evicting " + std::to_string(n_evicted) + " KV blocks; " +
+                              std::to_string(used()) + " of " + std::to_string(total()) +
+                              " are used, " + std::to_string(cached()) + " cached");
+  }
 
   lease.id = ++last_id_;
   for (const int32_t block : lease.blocks) {

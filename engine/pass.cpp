@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/number_format.h"
 
 namespace edgellm {
 
@@ -67,7 +69,7 @@ void BlockTable::set(int sequence, std::span<const int32_t> blocks) {
             row + static_cast<ptrdiff_t>(blocks_per_sequence_), -1);
 }
 
-bool BlockTable::has_place(int sequence, int position) const {
+bool BlockTable::covers(int sequence, int position) const {
   return entries_[static_cast<size_t>(sequence) * blocks_per_sequence_ +
                   static_cast<size_t>(position / block_size_)] >= 0;
 }
@@ -86,7 +88,7 @@ void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& c
             "a position is outside the context");
     require(batch.sequences[i] >= 0 && batch.sequences[i] < info.sequences,
             "a sequence slot is outside the cache");
-    require(table.has_place(batch.sequences[i], batch.positions[i]),
+    require(table.covers(batch.sequences[i], batch.positions[i]),
             "a position lies in a block that its sequence was not given");
   }
   require(outputs.rows.size() <= rows, "there are more output rows than rows");
@@ -112,6 +114,20 @@ void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& c
 
 size_t argmax_only_rows(const Outputs& outputs, const ModelConfig& config) {
   return outputs.rows.size() - outputs.logits.size() / static_cast<size_t>(config.vocab);
+}
+
+void log_backend(const Backend& backend) {
+  if (!log_enabled(LogLevel::kDebug)) return;
+  const BackendInfo& info = backend.info();
+  const MemoryPlan memory = backend.memory();
+  log(LogLevel::kDebug,
+      "backend on " + info.device + ": context " + std::to_string(info.context) + ", " +
+          std::to_string(info.sequences) + " sequences, " + std::to_string(info.max_rows) +
+          " rows a pass, " +
+          (info.kv_blocks > 0 ? std::to_string(info.kv_blocks) + " KV blocks, " : "") +
+          "memory: " + human_bytes(memory.weights) + " weights, " +
+          human_bytes(memory.certified_head) + " certified head, " + human_bytes(memory.kv_cache) +
+          " KV cache, " + human_bytes(memory.workspace) + " workspace");
 }
 
 void throw_on_fault(int32_t fault, const ModelFile& model) {

@@ -1,5 +1,5 @@
-// What every backend's forward() shares: checking the caller's side of the contract, and turning a
-// fault that the ops recorded into an error.
+// What all backends share: the layout of the KV cache, the check of the caller's side of forward(),
+// and the error for a fault that the ops recorded.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,25 @@ namespace edgellm {
 // Positions a sequence can hold: the option, or the model's maximum.
 int context_of(const ModelFile& model, const EngineOptions& options);
 
-// Of a backend with these options.
+// The info of a backend with these options.
 BackendInfo info_of(const ModelFile& model, const EngineOptions& options, std::string device,
                     bool is_gpu);
 
-// Where the KV cache of a backend lies: a pool of blocks that sequences are given
-// (EngineOptions::kv_blocks), or one big block for each sequence.
+// The KV cache of a backend: a pool of blocks (EngineOptions::kv_blocks), or one big block for each
+// sequence.
+//
+// A pool has one block more than its sequences can be given, and its block table one sequence more:
+// the padding sequence, which holds that block. Its rows pad a pass to the size of a captured
+// graph.
 struct CacheLayout {
   int block_size = 0;  // positions: kKvBlockPositions, or the context in whole attention chunks
-  // Behind a pool lies one more block, and behind the sequences' entries of its block table those
-  // of one more sequence, which holds that block: rows of it only fill a pass up.
-  int blocks = 0;
-  int table_rows = 0;
+  int blocks = 0;      // the padding sequence's included
+  int table_rows = 0;  // sequences, the padding sequence included
   int blocks_per_sequence = 0;
   size_t layer_bytes = 0;  // keys of one layer, or its values, of all blocks
 
   CacheLayout(const ModelConfig& config, const EngineOptions& options, int context);
-  // The view of a layer in `memory`, which holds per layer the keys and then the values.
+  // The view of a layer in `memory`, which holds for each layer the keys and then the values.
   KvCache layer(int index, std::byte* memory, const int32_t* block_table, const ModelConfig& config,
                 KvType type) const;
 };
@@ -42,7 +44,7 @@ class BlockTable {
 
   // Backend::set_blocks().
   void set(int sequence, std::span<const int32_t> blocks);
-  bool has_place(int sequence, int position) const;
+  bool covers(int sequence, int position) const;
   std::span<const int32_t> entries() const { return entries_; }
 
  private:
@@ -57,8 +59,11 @@ class BlockTable {
 void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& config,
                 const BackendInfo& info, const BlockTable& table);
 
-// Of the output rows those that give an arg-max and no logits: the first ones.
+// How many of the output rows, the first ones, give an arg-max and no logits.
 size_t argmax_only_rows(const Outputs& outputs, const ModelConfig& config);
+
+// A debug line: what a new backend is and how much memory it has allocated.
+void log_backend(const Backend& backend);
 
 // Throws NotFiniteError, which names the layer, unless `fault` (kernels/ops.h) is 0.
 void throw_on_fault(int32_t fault, const ModelFile& model);

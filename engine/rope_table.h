@@ -11,7 +11,7 @@ class RopeTable {
  public:
   explicit RopeTable(std::span<const float> inv_freq) : inv_freq_(inv_freq) {}
 
-  // Makes sure that positions 0 .. positions - 1 are there. Pointers from before are then invalid.
+  // Makes sure that the table holds positions 0 .. positions - 1. Earlier pointers become invalid.
   void grow(int positions);
 
   const float* cosine() const { return cosine_.data(); }  // [positions, head_dim / 2]

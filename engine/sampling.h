@@ -2,7 +2,7 @@
 //
 // Everything is a pure function of its arguments: + - * /, comparisons and canonical_exp in a fixed
 // order, and a random number that depends on the seed and the id's position alone. So a seed gives
-// the same text on every device, for any number of threads, whatever else runs beside it.
+// the same text on every device, for any number of threads and beside any other request.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace edgellm {
 
-// How an id is chosen. The steps come in this order, each working on what the one before it left:
+// How an id is chosen. The steps come in this order, each on what the step before it has left:
 //   1. repeat_penalty: the logit of every id seen before (prompt and answer, once each, however
 //      often it stands there) is divided by it where positive, else multiplied by it;
 //   2. temperature: w = exp((logit - largest logit) / temperature);

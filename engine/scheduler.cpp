@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 namespace edgellm {
 
@@ -139,6 +140,13 @@ void Scheduler::start_first(BlockPool::Lease&& lease) {
   sequence->result.queued_ns = sequence->admitted_at - sequence->submitted_at;
   if (sequence->request.sampling.repeat_penalty != 1) sequence->seen = sequence->request.prompt_ids;
   backend_.set_blocks(sequence->slot, sequence->lease.blocks);
+  if (log_enabled(LogLevel::kTrace)) {
+    log(LogLevel::kTrace, "admitted a request of " + std::to_string(sequence->prompt()) +
+                              " ids to slot " + std::to_string(sequence->slot) + ": " +
+                              std::to_string(sequence->lease.blocks.size()) + " KV blocks, " +
+                              std::to_string(sequence->lease.n_shared) + " of them shared; " +
+                              std::to_string(waiting_.size()) + " requests wait");
+  }
   active_.push_back(std::move(sequence));
 }
 

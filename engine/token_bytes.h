@@ -7,9 +7,9 @@
 
 namespace edgellm {
 
-// Bytes that a decoded token reads of the weights: everything but the embedding table, of which it
-// reads one row. A tied head is that table, and is read. With a certified head, that
-// is read instead (MemoryPlan::certified_head).
+// Bytes that a decoded token reads of the weights: all but the embedding table, of which it reads
+// one row. A tied head is that table, and is read. A certified head is read instead of the head
+// (MemoryPlan::certified_head).
 uint64_t weight_bytes_per_token(const ModelFile& model, uint64_t certified_head_bytes = 0);
 
 // Bytes of the KV cache of one sequence.

@@ -3,7 +3,10 @@
 #include <new>
 #include <string>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/number_format.h"
 #include "kernels/cpu/cpu.h"
 
 namespace edgellm {
@@ -19,6 +22,7 @@ const CertifiedHead* LazyCertifiedHead::next_step(int rows, cpu::Pool& pool) {
   if (built()) return &head_;
   rows_ += rows;
   if (rows_ <= kRowsBefore) return nullptr;
+  const int64_t start_ns = now_ns();
   const size_t bytes = codes_bytes() + bounds_bytes();
   memory_.reset(static_cast<std::byte*>(::operator new(bytes, kCacheLine, std::nothrow)));
   if (memory_ == nullptr) {
@@ -30,6 +34,10 @@ const CertifiedHead* LazyCertifiedHead::next_step(int rows, cpu::Pool& pool) {
   CertifiedRow* row_bounds = reinterpret_cast<CertifiedRow*>(memory_.get() + codes_bytes());
   cpu::build_certified_head(w_, codes, row_bounds, pool);
   head_ = {codes, row_bounds, w_.rows, w_.cols};
+  if (log_enabled(LogLevel::kDebug)) {
+    log(LogLevel::kDebug, "built the certified head, " + human_bytes(bytes) + ", in " +
+                              human_ms(now_ns() - start_ns));
+  }
   return &head_;
 }
 

@@ -11,11 +11,10 @@ namespace edgellm {
 
 class LazyCertifiedHead {
  public:
-  // Rows of greedy steps that the full head serves before the certified head is built.
-  // Building, most of it
-  // the system's clearing of fresh memory, takes what it saves in about 20 steps
-  // (docs/performance.md): a run of a few tokens then spends nothing, and none spends much more
-  // than it would have had to, however long it turns out to be.
+  // Rows of greedy steps that the full head serves before the certified head is built. Building,
+  // most of which is the system's clearing of fresh memory, takes as long as about 20 certified
+  // steps save (docs/performance.md). So a run of a few tokens loses nothing, and a run of any
+  // other length loses little against the better choice for its length.
   static constexpr int kRowsBefore = 16;
 
   // `w` must outlive this object. Not `wanted`, or a head that is too wide: never built.

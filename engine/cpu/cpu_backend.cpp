@@ -19,8 +19,8 @@
 namespace edgellm {
 namespace {
 
-// Zeroed memory that takes physical pages only when written: a KV cache for a long context costs
-// what the run fills of it.
+// Zeroed memory that has physical pages only where it was written, so that a KV cache for a long
+// context costs no more than a run fills of it.
 class LazyMemory {
  public:
   explicit LazyMemory(size_t bytes) : bytes_(std::max<size_t>(bytes, 1)) {
@@ -72,6 +72,7 @@ class CpuBackend final : public Backend {
     q_.resize(rows * static_cast<size_t>(config_.q_dim()));
     attention_.resize(rows * static_cast<size_t>(config_.q_dim()));
     u_.resize(rows * static_cast<size_t>(config_.ffn));
+    log_backend(*this);
   }
 
   void set_blocks(int sequence, std::span<const int32_t> blocks) override {
@@ -204,7 +205,7 @@ class CpuBackend final : public Backend {
     head_stats_.add(rescored_);
   }
 
-  // Output rows that the head takes at a time: their logits, or bounds of them, are kept meanwhile.
+  // Output rows of one call of the head: it bounds the memory of their logits.
   static constexpr size_t kHeadRows = 32;
 
   const ModelConfig& config_;
@@ -222,7 +223,7 @@ class CpuBackend final : public Backend {
   std::vector<float> attention_;   // [max_rows, q_dim]
   std::vector<float> u_;           // [max_rows, ffn]
   std::vector<float> normed_;      // [output rows, dim]
-  std::vector<float> logits_;      // [output rows, vocab], where the caller gives no place
+  std::vector<float> logits_;      // [output rows, vocab], where the caller wants none
 };
 
 }  // namespace

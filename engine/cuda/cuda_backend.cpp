@@ -2,17 +2,17 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <atomic>
-#include <map>
 #include <numeric>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/number_format.h"
 #include "engine/backend.h"
 #include "engine/cuda/device_model.h"
+#include "engine/cuda/mailbox.h"
 #include "engine/cuda/resources.h"
+#include "engine/cuda/step_graphs.h"
 #include "engine/pass.h"
 #include "engine/views.h"
 #include "kernels/cuda/check.h"
@@ -23,8 +23,8 @@ namespace {
 
 using cuda::cuda_check;
 
-// Makes the GPU of the options current and checks that the model fits, before anything is
-// allocated.
+// Makes the GPU of the options current, and checks that it can run the model before anything is
+// allocated. Returns the GPU's name as BackendInfo::device has it.
 std::string claim_gpu(const ModelFile& model, const EngineOptions& options) {
   cuda_check(cudaSetDevice(options.gpu), "selecting the GPU");
   cudaDeviceProp properties;
@@ -55,11 +55,22 @@ std::string claim_gpu(const ModelFile& model, const EngineOptions& options) {
   cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's free memory");
   const std::string problem = cuda_memory_problem(model, options, free_bytes);
   if (!problem.empty()) throw Error(ExitCode::kDevice, problem + "; or use --device cpu");
+  if (log_enabled(LogLevel::kDebug)) {
+    log(LogLevel::kDebug,
+        std::string("GPU ") + properties.name + ": compute capability " +
+            std::to_string(properties.major) + "." + std::to_string(properties.minor) + ", " +
+            std::to_string(properties.multiProcessorCount) + " SMs with " +
+            std::to_string(properties.sharedMemPerMultiprocessor >> 10) +
+            " KiB of shared memory each, " +
+            std::to_string(properties.sharedMemPerBlockOptin >> 10) + " KiB for a block, L2 " +
+            human_bytes(static_cast<uint64_t>(properties.l2CacheSize)) + ", " +
+            human_bytes(free_bytes) + " of " + human_bytes(total_bytes) + " free");
+  }
   return "cuda:" + std::to_string(options.gpu) + " (" + properties.name + ")";
 }
 
-// Waits, whatever happens, until the GPU has ended what was launched: only then may the inputs be
-// written again.
+// Waits at the end of its scope, after an exception as well, until the GPU has ended what was
+// launched: only then may the inputs be written again.
 class InFlight {
  public:
   InFlight(cudaStream_t stream, HostWork& host_work) : stream_(stream), host_work_(host_work) {}
@@ -85,13 +96,15 @@ class CudaBackend final : public Backend {
         table_(cache_, options),
         memory_(plan_cuda_memory(model, options).total()),
         device_(model, options, memory_.data()),
-        host_(mailbox_bytes(options) +
+        host_(Mailbox::bytes(max_rows()) +
               (result_count(options) + input_count(static_cast<size_t>(config_.vocab))) *
-                  sizeof(int32_t)) {
+                  sizeof(int32_t)),
+        mailbox_(reinterpret_cast<uint64_t*>(host_.data()), max_rows(), stream_, host_work_),
+        results_(reinterpret_cast<int32_t*>(host_.data() + Mailbox::bytes(max_rows()))),
+        inputs_(results_ + result_count(options), max_rows()),
+        step_graphs_(options, [this](size_t rows, size_t n_banned) { run_step(rows, n_banned); }) {
     device_.upload(model, options, stream_, progress);
-    mailbox_ = reinterpret_cast<uint64_t*>(host_.data());
-    results_ = reinterpret_cast<int32_t*>(host_.data() + mailbox_bytes(options));
-    inputs_ = StepInputs(results_ + result_count(options), static_cast<size_t>(options.max_rows));
+    log_backend(*this);
   }
 
   void set_blocks(int sequence, std::span<const int32_t> blocks) override {
@@ -104,7 +117,7 @@ class CudaBackend final : public Backend {
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
     if (is_decode_step(batch, outputs)) {
-      const size_t rows = captured_rows(batch.ids.size());
+      const size_t rows = step_graphs_.step_rows(batch.ids.size());
       begin_pass(batch, outputs, rows);
       await(launch_step(rows, outputs.banned.size()), outputs.argmax);
     } else {
@@ -118,8 +131,8 @@ class CudaBackend final : public Backend {
   // seen the ids of the step before, and is never more than one step ahead.
   //
   // A step that a run did not ask for has appended one row to the cache of each sequence, at the
-  // place behind its last token. That is no harm: a row attends to places up to its own, and
-  // the next row at that place writes it before any row reads it.
+  // position behind its last token. That does no harm: a row attends to positions up to its own,
+  // and the next row at that position writes it before any row reads it.
   void decode_rows(const Batch& first, int n_max, std::span<const int32_t> banned,
                    const std::function<bool(std::span<const int32_t> ids)>& on_ids) override {
     std::vector<int32_t> row_list(first.ids.size());
@@ -137,22 +150,22 @@ class CudaBackend final : public Backend {
     check_pass(first, outputs, config_, info(), table_);
     // A sequence has the blocks of all positions up to its last one.
     for (size_t row = 0; row < first.ids.size(); ++row) {
-      require(table_.has_place(first.sequences[row], first.positions[row] + n_max - 1),
+      require(table_.covers(first.sequences[row], first.positions[row] + n_max - 1),
               "a position lies in a block that its sequence was not given");
     }
 
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
-    const size_t rows = captured_rows(first.ids.size());
+    const size_t rows = step_graphs_.step_rows(first.ids.size());
     begin_pass(first, outputs, rows);
     uint32_t step = launch_step(rows, banned.size());
-    bool goes_on = true;
-    for (int i = 0; i < n_max && goes_on; ++i) {
+    bool continues = true;
+    for (int i = 0; i < n_max && continues; ++i) {
       const bool is_last = i + 1 == n_max;
       const uint32_t next = is_last ? step : launch_step(rows, banned.size());
       await(step, chosen);
-      goes_on = on_ids(chosen);
-      if (!goes_on && !is_last && !fault_of(next)) {
+      continues = on_ids(chosen);
+      if (!continues && !is_last && !mailbox_.poll_fault(next)) {
         await(next, chosen);
         on_ids(chosen);
       }
@@ -166,7 +179,7 @@ class CudaBackend final : public Backend {
     HeadStats stats = head_stats_;
     if (device_.certified_head.rows == 0) return stats;
     use_gpu();
-    std::vector<cuda::RescoredTotals> totals(static_cast<size_t>(options_.max_rows));
+    std::vector<cuda::RescoredTotals> totals(max_rows());
     cuda_check(cudaMemcpyAsync(totals.data(), device_.rescored_totals,
                                totals.size() * sizeof totals[0], cudaMemcpyDeviceToHost, stream_),
                "reading how many rows were rescored");
@@ -178,43 +191,26 @@ class CudaBackend final : public Backend {
     }
     return stats;
   }
-  StepLaunches step_launches(size_t rows) const override {
-    const size_t captured = captured_rows(rows);
-    const auto found = steps_.lower_bound({captured, 0});
-    if (found == steps_.end() || found->first.first != captured) return {};
-    const Step& step = found->second;
-    return step.graph ? StepLaunches{1, step.kernels} : StepLaunches{step.kernels, 0};
-  }
+  StepLaunches step_launches(size_t rows) const override { return step_graphs_.launches(rows); }
   HostWork host_work() const override { return host_work_; }
 
  private:
-  static size_t mailbox_bytes(const EngineOptions& options) {
-    return cuda::kMailboxSteps * static_cast<size_t>(options.max_rows) * sizeof(uint64_t);
-  }
-
   enum class HeadKind {
     kLogits,
     kArgmax,     // logits and arg-max
-    kCertified,  // arg-max from the int8 copy
-  };
-
-  // A decode step.
-  struct Step {
-    int times = 0;
-    size_t kernels = 0;              // once it was captured
-    std::optional<GraphExec> graph;  // never for --no-graph
+    kCertified,  // arg-max from the certified head
   };
 
   // The current GPU is the calling thread's, which need not be the one that made the backend.
   void use_gpu() const { cuda_check(cudaSetDevice(options_.gpu), "selecting the GPU"); }
 
-  size_t input_count(size_t n_banned) const {
-    return StepInputs::count(static_cast<size_t>(options_.max_rows), n_banned);
-  }
+  size_t max_rows() const { return static_cast<size_t>(options_.max_rows); }
 
-  // Sends a pass's inputs and forgets an earlier fault. The device is idle: nothing reads the block
-  // table meanwhile. Rows that the batch lacks of `rows` go to the sequence that only fills passes
-  // up (CacheLayout).
+  size_t input_count(size_t n_banned) const { return StepInputs::count(max_rows(), n_banned); }
+
+  // Sends a pass's inputs and clears an earlier fault. The device is idle, so nothing reads the
+  // block table meanwhile. The padding sequence (CacheLayout) gets the rows of `rows` that the
+  // batch lacks.
   void begin_pass(const Batch& batch, const Outputs& outputs, size_t rows) {
     if (!table_sent_) {
       cuda_check(cudaMemcpyAsync(device_.block_table, table_.entries().data(),
@@ -244,48 +240,20 @@ class CudaBackend final : public Backend {
     cuda_check(cudaMemsetAsync(device_.fault(), 0, sizeof(int32_t), stream_), "starting a pass");
   }
 
-  // Rows of as many sequences, an arg-max of every row and nothing else, so that the GPU can make
-  // its own next inputs. Captured; more than a few rows need the sequence that fills them up, which
-  // a paged cache has.
+  // Whether each row is alone in its sequence, and an arg-max of every row is all that is asked
+  // for, so that the GPU can make its own next inputs. Such passes run as graphs. More than a few
+  // rows need the padding sequence, which a paged cache has.
   bool is_decode_step(const Batch& batch, const Outputs& outputs) const {
     return outputs.argmax.size() == batch.ids.size() && outputs.logits.empty() &&
            outputs.hidden.empty() &&
            (batch.ids.size() <= cuda::kMaxInlineRows || options_.kv_blocks > 0) &&
            count_decode_rows(batch) == static_cast<int>(batch.ids.size());
   }
-  // The next number of rows that steps are captured for: few rows more than it takes, few graphs.
-  size_t captured_rows(size_t rows) const {
-    if (rows <= cuda::kMaxInlineRows) return rows;
-    const size_t apart = rows <= 64 ? 8 : rows <= 256 ? 32 : 128;
-    return std::min((rows + apart - 1) / apart * apart, static_cast<size_t>(options_.max_rows));
-  }
 
   // Launches a decode step, whose inputs are on the device, and returns its number.
   uint32_t launch_step(size_t rows, size_t n_banned) {
-    replay(rows, n_banned);
+    step_graphs_.launch(rows, n_banned, stream_);
     return next_step_++;
-  }
-
-  // Launches a step as one graph, captured when there was none like it yet; or kernel by kernel.
-  void replay(size_t rows, size_t n_banned) {
-    // The launches' arguments depend on these two numbers only.
-    Step& step = steps_[{rows, n_banned}];
-    // A graph takes some milliseconds: while a batch fills up or empties, few steps are of the same
-    // size.
-    constexpr int kStepsBefore = 8;
-    const bool is_due = rows <= cuda::kMaxInlineRows || step.times++ >= kStepsBefore;
-    if (step.kernels == 0 && is_due) {
-      Capture capture(stream_);
-      run_step(rows, n_banned);
-      const cudaGraph_t graph = capture.finish();
-      cuda_check(cudaGraphGetNodes(graph, nullptr, &step.kernels), "counting the nodes of a graph");
-      if (options_.use_graph) step.graph.emplace(graph);
-    }
-    if (step.graph) {
-      step.graph->launch(stream_);
-    } else {
-      run_step(rows, n_banned);
-    }
   }
 
   void run_step(size_t rows, size_t n_banned) {
@@ -302,7 +270,7 @@ class CudaBackend final : public Backend {
     post.positions = device_.inputs.positions;
     post.fault = device_.fault();
     post.step = device_.inputs.step;
-    post.mailbox = mailbox_;
+    post.mailbox = mailbox_.words();
     post.rescored = certified ? device_.rescored() : nullptr;
     post.totals = device_.rescored_totals;
     post.rows = static_cast<int>(rows);
@@ -310,35 +278,14 @@ class CudaBackend final : public Backend {
     cuda::post_step(post, stream_);
   }
 
-  // Polls the mailbox for the value of a row (cuda::mailbox_value) until the GPU has posted the
-  // step.
-  int32_t poll(uint32_t step, size_t row) {
-    const std::atomic_ref word(
-        mailbox_[step % cuda::kMailboxSteps * static_cast<size_t>(options_.max_rows) + row]);
-    // Asking the driver takes 0.3 us, a look at the word less than a nanosecond.
-    constexpr int kLooksPerQuery = 100000;
-    for (bool ended = false;;) {
-      for (int look = 0; look < kLooksPerQuery; ++look) {
-        const uint64_t posted = word.load(std::memory_order_acquire);
-        if (cuda::mailbox_step(posted) == step) return cuda::mailbox_value(posted);
-      }
-      require(!ended, "the GPU has ended a step without telling its id");
-      const cudaError_t status = cudaStreamQuery(stream_);
-      ++host_work_.polls;
-      ended = status == cudaSuccess;
-      if (!ended && status != cudaErrorNotReady) cuda_check(status, "running the model");
-    }
-  }
-  int32_t fault_of(uint32_t step) { return cuda::mailbox_fault(poll(step, 0)); }
-
-  // The ids that a step has chosen.
+  // Waits for the ids that a step has chosen.
   void await(uint32_t step, std::span<int32_t> ids) {
-    throw_on_fault(fault_of(step), model());
-    for (size_t row = 0; row < ids.size(); ++row) ids[row] = poll(step, row);
+    throw_on_fault(mailbox_.poll_fault(step), model());
+    for (size_t row = 0; row < ids.size(); ++row) ids[row] = mailbox_.poll(step, row);
     host_work_.to_host_bytes += ids.size() * sizeof(uint64_t);
   }
 
-  // The first rows that are each alone in their sequence.
+  // How many of the first rows are decode rows, each alone in its sequence.
   int count_decode_rows(const Batch& batch) const {
     std::vector<int> rows(static_cast<size_t>(options_.sequences));
     for (int32_t sequence : batch.sequences) ++rows[static_cast<size_t>(sequence)];
@@ -376,7 +323,7 @@ class CudaBackend final : public Backend {
     }
   }
 
-  // The final norm and what comes after it, for `rows` rows that a list on the device names.
+  // The arguments of the head for `rows` rows, which a list on the device names.
   HeadArgs head_args(const int32_t* row_list, size_t rows) const {
     HeadArgs head;
     head.x = device_.x;
@@ -394,8 +341,8 @@ class CudaBackend final : public Backend {
 
   bool has_certified_head() const { return device_.certified_head.rows > 0; }
 
-  // For at most logit_rows() output rows from `begin` on; logits are overwritten by the next
-  // launch.
+  // Launches the head for at most logit_rows() output rows from `begin` on. The next launch
+  // overwrites the logits.
   void launch_head(size_t begin, size_t rows, size_t n_banned, HeadKind kind) {
     HeadArgs head = head_args(device_.inputs.row_list + begin, rows);
     head.argmax = kind == HeadKind::kLogits ? nullptr : device_.argmax() + begin;
@@ -460,7 +407,7 @@ class CudaBackend final : public Backend {
     ++host_work_.synchronisations;
   }
 
-  // Waits for what was launched of the pass.
+  // Waits for the pass, and throws where it met a fault.
   void read_results() {
     cuda_check(cudaMemcpyAsync(results_, device_.results, result_count(options_) * sizeof(int32_t),
                                cudaMemcpyDeviceToHost, stream_),
@@ -474,20 +421,20 @@ class CudaBackend final : public Backend {
   const EngineOptions options_;
   const CacheLayout cache_;
   BlockTable table_;
-  bool table_sent_ = false;  // the device has it as it is here
+  bool table_sent_ = false;  // the device's copy is equal
   Stream stream_;
   DeviceMemory memory_;
   DeviceModel device_;
-  PinnedMemory host_;            // the next three
-  uint64_t* mailbox_ = nullptr;  // cuda::MailboxArgs
-  int32_t* results_ = nullptr;   // [result_count()], a copy of the device's
+  PinnedMemory host_;  // for the mailbox, the results and the inputs, in this order
+  HostWork host_work_;
+  Mailbox mailbox_;
+  int32_t* results_;  // [result_count()], a copy of the device's
   // Written before a pass and sent to the device: kernels that read the host's memory would wait
   // for the bus, each for itself.
   StepInputs inputs_;
   uint32_t next_step_ = 1;  // the mailbox starts with zeros
-  HeadStats head_stats_;    // without decode steps: the GPU counts those
-  HostWork host_work_;
-  std::map<std::pair<size_t, size_t>, Step> steps_;  // by rows and banned ids
+  StepGraphs step_graphs_;
+  HeadStats head_stats_;  // of all passes but decode steps, which the GPU counts
 };
 
 }  // namespace

@@ -6,7 +6,10 @@
 #include <memory>
 #include <numeric>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/number_format.h"
 #include "engine/cuda/resources.h"
 #include "engine/pass.h"
 #include "engine/rope_table.h"
@@ -20,22 +23,22 @@ namespace {
 
 using cuda::cuda_check;
 
-// One copy to the device: long enough for the bus, and room for the longest row of codes that a
+// Bytes of one copy to the device: long enough for the bus, and for the longest row of codes that a
 // file may hold (2^24 columns).
 constexpr size_t kPieceBytes = size_t{4} << 20;
 
 // One thread reads the page cache at 5 to 10 GB/s, the bus takes up to 50.
 constexpr int kCopyThreads = 6;
 
-// What a run may take beside weights and KV cache. Attention's states, which long contexts would
-// want hundreds of megabytes of, get what is left of it, for one row at least.
+// Bytes of a workspace. Attention's states get what the rest of the workspace leaves, but at least
+// one row's: for all rows of a long context they would take hundreds of megabytes.
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 
 // Two staging buffers of a thread: one is filled while the other is on its way.
 class Stager {
  public:
   Stager() = default;
-  // The bus may still read the buffers where another thread has failed.
+  // Where another thread has failed, the bus may still be reading the buffers.
   ~Stager() { cudaStreamSynchronize(stream_); }
 
   std::byte* next() {
@@ -62,7 +65,9 @@ class Stager {
 }  // namespace
 
 DeviceModel::DeviceModel(const ModelFile& model, const EngineOptions& options, std::byte* memory)
-    : max_rows(static_cast<size_t>(options.max_rows)), placer_(memory), places_(memory != nullptr) {
+    : max_rows(static_cast<size_t>(options.max_rows)),
+      arena_(memory),
+      has_memory_(memory != nullptr) {
   const ModelConfig& config = model.config();
   const Weights& weights = model.weights();
   embedding = put(weights.embedding);
@@ -73,24 +78,24 @@ DeviceModel::DeviceModel(const ModelFile& model, const EngineOptions& options, s
                       put(w.o), put(w.ffn_norm), put(w.gate), put(w.up), put(w.ffn_sub_norm),
                       put(w.down)});
   }
-  plan.weights = placer_.used();
-  if (!options.full_head && head.cols <= kMaxCertifiedCols) place_certified_head();
-  plan.certified_head = placer_.used() - plan.weights;
+  plan.weights = arena_.used();
+  if (!options.full_head && head.cols <= kMaxCertifiedCols) allocate_certified_head();
+  plan.certified_head = arena_.used() - plan.weights;
 
   const int context = context_of(model, options);
   const CacheLayout cache(config, options, context);
-  kv = placer_.take(2 * static_cast<size_t>(config.layers) * cache.layer_bytes);
-  plan.kv_cache = placer_.used() - plan.weights - plan.certified_head;
+  kv = arena_.allocate(2 * static_cast<size_t>(config.layers) * cache.layer_bytes);
+  plan.kv_cache = arena_.used() - plan.weights - plan.certified_head;
 
-  block_table = placer_.take<int32_t>(static_cast<size_t>(cache.table_rows) *
-                                      static_cast<size_t>(cache.blocks_per_sequence));
+  block_table = arena_.allocate<int32_t>(static_cast<size_t>(cache.table_rows) *
+                                         static_cast<size_t>(cache.blocks_per_sequence));
   workspace.max_chunks = (context + kAttentionChunk - 1) / kAttentionChunk;
-  place_workspace(config, options, context);
-  plan.workspace = placer_.used() - plan.weights - plan.certified_head - plan.kv_cache;
+  allocate_workspace(config, options, context);
+  plan.workspace = arena_.used() - plan.weights - plan.certified_head - plan.kv_cache;
 }
 
 void DeviceModel::add_bytes(void* to, const void* from, size_t bytes) {
-  if (!places_) return;
+  if (!has_memory_) return;
   auto* target = static_cast<std::byte*>(to);
   const auto* source = static_cast<const std::byte*>(from);
   for (size_t at = 0; at < bytes; at += kPieceBytes) {
@@ -105,7 +110,7 @@ void DeviceModel::add_rows(void* to, const void* from, size_t rows, size_t row_b
     add_bytes(to, from, rows * pitch);
     return;
   }
-  if (!places_) return;
+  if (!has_memory_) return;
   require(pitch <= kPieceBytes, "a row of codes is longer than a staging buffer");
   auto* target = static_cast<std::byte*>(to);
   const auto* source = static_cast<const std::byte*>(from);
@@ -118,18 +123,18 @@ void DeviceModel::add_rows(void* to, const void* from, size_t rows, size_t row_b
 
 const float* DeviceModel::put(std::span<const float> values) {
   if (values.empty()) return nullptr;
-  float* place = placer_.take<float>(values.size());
-  add_bytes(place, values.data(), values.size_bytes());
-  return place;
+  float* data = arena_.allocate<float>(values.size());
+  add_bytes(data, values.data(), values.size_bytes());
+  return data;
 }
 
 DenseMatrix DeviceModel::put(const DenseTensor& tensor) {
   DenseMatrix matrix = view(tensor);
   const size_t bytes = static_cast<size_t>(tensor.rows) * static_cast<size_t>(tensor.cols) *
                        (tensor.dtype == DType::kF32 ? 4 : 2);
-  std::byte* place = placer_.take(bytes);
-  add_bytes(place, tensor.data, bytes);
-  matrix.data = place;
+  std::byte* data = arena_.allocate(bytes);
+  add_bytes(data, tensor.data, bytes);
+  matrix.data = data;
   return matrix;
 }
 
@@ -137,82 +142,85 @@ TernaryMatrix DeviceModel::put(const TernaryTensor& tensor) {
   TernaryMatrix matrix = view(tensor);
   const size_t pitch = cuda::ternary_pitch(tensor.cols);
   const size_t rows = static_cast<size_t>(tensor.rows);
-  uint8_t* place = placer_.take<uint8_t>(pitch * rows);
-  add_rows(place, tensor.codes, rows, tensor.row_bytes(), pitch);
-  if (places_) ternary_.push_back({place, tensor.rows, tensor.cols});
-  matrix.codes = place;
+  uint8_t* data = arena_.allocate<uint8_t>(pitch * rows);
+  add_rows(data, tensor.codes, rows, tensor.row_bytes(), pitch);
+  if (has_memory_) ternary_.push_back({data, tensor.rows, tensor.cols});
+  matrix.codes = data;
   matrix.scale = put(tensor.scale);
   return matrix;
 }
 
-void DeviceModel::place_certified_head() {
+void DeviceModel::allocate_certified_head() {
   const size_t rows = static_cast<size_t>(head.rows);
-  head_codes_ = placer_.take<int8_t>(rows * CertifiedHead::pitch_of(head.cols));
-  head_bounds_ = placer_.take<CertifiedRow>(rows);
+  head_codes_ = arena_.allocate<int8_t>(rows * CertifiedHead::pitch_of(head.cols));
+  head_bounds_ = arena_.allocate<CertifiedRow>(rows);
   certified_head = {head_codes_, head_bounds_, head.rows, head.cols};
 }
 
-void DeviceModel::place_workspace(const ModelConfig& config, const EngineOptions& options,
-                                  int context) {
+void DeviceModel::allocate_workspace(const ModelConfig& config, const EngineOptions& options,
+                                     int context) {
   const size_t rows = static_cast<size_t>(options.max_rows);
   const size_t vocab = static_cast<size_t>(config.vocab);
   const size_t dim = static_cast<size_t>(config.dim);
   const size_t q_dim = static_cast<size_t>(config.q_dim());
   const size_t angles = static_cast<size_t>(context) * static_cast<size_t>(config.head_dim / 2);
-  const auto zeroed = [this](auto* place, size_t count) {
-    if (places_) zeroed_.push_back({place, count * sizeof(*place)});
-    return place;
+  const auto zeroed = [this](auto* data, size_t count) {
+    if (has_memory_) zeroed_.push_back({data, count * sizeof(*data)});
+    return data;
   };
-  int32_t* block = placer_.take<int32_t>(StepInputs::count(rows, vocab));
-  if (places_) inputs = StepInputs(block, rows);
-  all_rows = placer_.take<int32_t>(rows);
-  rope_cos = placer_.take<float>(angles);
-  rope_sin = placer_.take<float>(angles);
-  x = placer_.take<float>(rows * dim);
+  int32_t* block = arena_.allocate<int32_t>(StepInputs::count(rows, vocab));
+  if (has_memory_) inputs = StepInputs(block, rows);
+  all_rows = arena_.allocate<int32_t>(rows);
+  rope_cos = arena_.allocate<float>(angles);
+  rope_sin = arena_.allocate<float>(angles);
+  x = arena_.allocate<float>(rows * dim);
   // The head comes after the last layer: it writes where the layers had their q and u.
-  q = placer_.take<float>(rows * std::max(q_dim, dim));
+  q = arena_.allocate<float>(rows * std::max(q_dim, dim));
   normed = q;
-  attention = placer_.take<float>(rows * q_dim);
+  attention = arena_.allocate<float>(rows * q_dim);
   const size_t head_rows = logit_rows(options, config);
   const size_t u_floats = rows * static_cast<size_t>(config.ffn);
-  u = placer_.take<float>(std::max(u_floats, head_rows * vocab));
+  u = arena_.allocate<float>(std::max(u_floats, head_rows * vocab));
   logits = u;
-  results = zeroed(placer_.take<int32_t>(result_count(options)), result_count(options));
-  rescored_totals = zeroed(placer_.take<cuda::RescoredTotals>(rows), rows);
+  results = zeroed(arena_.allocate<int32_t>(result_count(options)), result_count(options));
+  rescored_totals = zeroed(arena_.allocate<cuda::RescoredTotals>(rows), rows);
   const int widest = std::max({config.dim, config.q_dim(), config.ffn});
-  workspace.codes = placer_.take<int8_t>(rows * cuda::quantised_row_bytes(widest));
-  workspace.row_s = placer_.take<float>(rows);
-  workspace.row_r = placer_.take<float>(rows);
-  workspace.row_sum = placer_.take<int32_t>(rows);
-  workspace.best = zeroed(placer_.take<unsigned long long>(head_rows), head_rows);
-  workspace.head_done = zeroed(placer_.take<int32_t>(1), 1);
-  workspace.steps = placer_.take<int16_t>(head_rows * CertifiedHead::pitch_of(config.dim));
-  workspace.hidden = placer_.take<HiddenBound>(head_rows);
-  workspace.lower = zeroed(placer_.take<uint32_t>(head_rows), head_rows);
-  workspace.rescored = zeroed(placer_.take<int32_t>(head_rows), head_rows);
+  workspace.codes = arena_.allocate<int8_t>(rows * cuda::quantised_row_bytes(widest));
+  workspace.row_s = arena_.allocate<float>(rows);
+  workspace.row_r = arena_.allocate<float>(rows);
+  workspace.row_sum = arena_.allocate<int32_t>(rows);
+  workspace.best = zeroed(arena_.allocate<unsigned long long>(head_rows), head_rows);
+  workspace.head_done = zeroed(arena_.allocate<int32_t>(1), 1);
+  workspace.steps = arena_.allocate<int16_t>(head_rows * CertifiedHead::pitch_of(config.dim));
+  workspace.hidden = arena_.allocate<HiddenBound>(head_rows);
+  workspace.lower = zeroed(arena_.allocate<uint32_t>(head_rows), head_rows);
+  workspace.rescored = zeroed(arena_.allocate<int32_t>(head_rows), head_rows);
 
   const size_t heads = static_cast<size_t>(config.heads);
   const size_t state_bytes = heads * static_cast<size_t>(workspace.max_chunks) *
                              static_cast<size_t>(cuda::attention_state(config.head_dim)) *
                              sizeof(float);
-  // The logits of many sequences come on top.
+  // The logits of many sequences do not count against kWorkspaceBytes.
   const size_t few_floats = std::max(u_floats, size_t{cuda::kMaxInlineRows} * vocab);
   const size_t on_top = (std::max(few_floats, head_rows * vocab) - few_floats) * sizeof(float);
-  const size_t used = placer_.used() - plan.weights - plan.certified_head - plan.kv_cache - on_top;
-  // A paged cache serves many sequences, whose rows need more than that anyway.
+  const size_t used = arena_.used() - plan.weights - plan.certified_head - plan.kv_cache - on_top;
+  // A paged cache serves many sequences, whose rows alone can need more than kWorkspaceBytes: there
+  // the states get as much again.
   const size_t left = options.kv_blocks > 0    ? kWorkspaceBytes
                       : used < kWorkspaceBytes ? kWorkspaceBytes - used
                                                : 0;
   const size_t state_rows = std::clamp<size_t>(left / (state_bytes + 4096), 1,
                                                std::min<size_t>(cuda::kMaxInlineRows, rows));
   workspace.attention_rows = static_cast<int>(state_rows);
-  workspace.attention = reinterpret_cast<float*>(placer_.take(state_rows * state_bytes));
-  workspace.attention_done = zeroed(placer_.take<int32_t>(state_rows * heads), state_rows * heads);
+  workspace.attention = reinterpret_cast<float*>(arena_.allocate(state_rows * state_bytes));
+  workspace.attention_done =
+      zeroed(arena_.allocate<int32_t>(state_rows * heads), state_rows * heads);
 }
 
 void DeviceModel::upload(const ModelFile& model, const EngineOptions& options, cudaStream_t stream,
                          const Progress& progress) {
-  require(places_, "a model is uploaded to memory that it was given");
+  require(has_memory_, "a model is uploaded to memory that it was given");
+  const int64_t start_ns = now_ns();
   std::vector<int32_t> counted(static_cast<size_t>(options.max_rows));
   std::iota(counted.begin(), counted.end(), 0);
   add_bytes(all_rows, counted.data(), static_cast<size_t>(options.max_rows) * sizeof(int32_t));
@@ -228,8 +236,14 @@ void DeviceModel::upload(const ModelFile& model, const EngineOptions& options, c
   }
 
   copy_pieces(options, progress);
+  const int64_t copied_ns = now_ns();
   if (certified_head.rows > 0) cuda::build_certified_head(head, head_codes_, head_bounds_, stream);
   repack_codes(model, stream);
+  if (log_enabled(LogLevel::kDebug)) {
+    log(LogLevel::kDebug, "uploaded " + human_bytes(plan.weights) + " of weights in " +
+                              human_ms(copied_ns - start_ns) + ", prepared them in " +
+                              human_ms(now_ns() - copied_ns));
+  }
   for (const LayerWeights& layer : model.weights().layers) model.release_pages(layer);
   model.release_pages(model.weights().embedding);
   if (!model.config().tied_head) model.release_pages(model.weights().head);
@@ -274,7 +288,7 @@ void DeviceModel::copy_pieces(const EngineOptions& options, const Progress& prog
 }
 
 void DeviceModel::repack_codes(const ModelFile& model, cudaStream_t stream) const {
-  // The counter is the place of the fault, which is zero between passes.
+  // The word of the fault, which is zero between passes, counts the invalid codes.
   int32_t* const invalid = results;
   for (const Codes& matrix : ternary_) {
     cuda::repack(matrix.codes, matrix.rows, matrix.cols, invalid, stream);

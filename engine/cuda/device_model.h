@@ -1,5 +1,5 @@
-// A model on a GPU: where its weights, the KV cache and the workspace lie in one allocation, and
-// how the weights get there.
+// A model on a GPU: where weights, KV cache and workspace lie in one allocation, and how the
+// weights get there.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,8 +16,8 @@
 
 namespace edgellm {
 
-// Rows of logits that one launch of the head writes: as many as there are sequences, but at least
-// those of a few rows' step, and no more than 64 MiB.
+// Rows of logits that one launch of the head writes: one for each sequence, but at most 256 and no
+// more than 64 MiB; kMaxInlineRows always.
 inline size_t logit_rows(const EngineOptions& options, const ModelConfig& config) {
   const size_t most = (size_t{64} << 20) / (sizeof(float) * static_cast<size_t>(config.vocab));
   return std::clamp<size_t>(static_cast<size_t>(options.sequences), cuda::kMaxInlineRows,
@@ -40,19 +40,19 @@ struct DeviceLayer {
   TernaryMatrix down;
 };
 
-// Hands out 256-aligned places of one allocation. Without memory it only counts.
-class Placer {
+// Hands out 256-aligned parts of one allocation. Without memory it only counts.
+class Arena {
  public:
-  explicit Placer(std::byte* base) : base_(base) {}
+  explicit Arena(std::byte* base) : base_(base) {}
 
-  std::byte* take(size_t bytes) {
-    std::byte* place = base_ == nullptr ? nullptr : base_ + used_;
+  std::byte* allocate(size_t bytes) {
+    std::byte* begin = base_ == nullptr ? nullptr : base_ + used_;
     used_ += (bytes + 255) / 256 * 256;
-    return place;
+    return begin;
   }
   template <class T>
-  T* take(size_t count) {
-    return reinterpret_cast<T*>(take(count * sizeof(T)));
+  T* allocate(size_t count) {
+    return reinterpret_cast<T*>(allocate(count * sizeof(T)));
   }
   size_t used() const { return used_; }
 
@@ -61,8 +61,8 @@ class Placer {
   size_t used_ = 0;
 };
 
-// What changes from pass to pass, as one block: on the host to be written, on the device to be
-// read.
+// What changes from pass to pass, as one block of words. The host writes its copy, the kernels read
+// the device's.
 struct StepInputs {
   int32_t* ids = nullptr;        // [max_rows]
   int32_t* sequences = nullptr;  // [max_rows]
@@ -81,7 +81,7 @@ struct StepInputs {
         step(reinterpret_cast<uint32_t*>(base + 4 * rows)),
         n_used(step + 1),
         banned(base + 4 * rows + 2) {}
-  // Of the block, with room for so many banned ids.
+  // Words of the block with `n_banned` banned ids.
   static size_t count(size_t rows, size_t n_banned) { return 4 * rows + 2 + n_banned; }
 };
 
@@ -103,9 +103,9 @@ struct DeviceModel {
   float* u = nullptr;          // [max_rows, ffn]
   float* normed = nullptr;     // [max_rows, dim], where q is
   float* logits = nullptr;     // [logit_rows(), vocab], where u is
-  int32_t* results =
-      nullptr;  // [result_count()]: the fault, then of each output row the arg-max, then
-                // of each the vocabulary's rows that the certified head rescored
+  // [result_count()]: the fault; the arg-max of each output row; the number of rows that the
+  // certified head rescored for each output row.
+  int32_t* results = nullptr;
   cuda::RescoredTotals* rescored_totals = nullptr;  // [max_rows] of all decode steps
   cuda::Workspace workspace;
   size_t max_rows;
@@ -115,13 +115,12 @@ struct DeviceModel {
   int32_t* argmax() const { return results + 1; }
   int32_t* rescored() const { return results + 1 + max_rows; }
 
-  // Gives everything its place in `memory`, of plan.total() bytes; without memory it only plans.
+  // Lays everything out in `memory`, of plan.total() bytes. Without memory it only makes the plan.
   DeviceModel(const ModelFile& model, const EngineOptions& options, std::byte* memory = nullptr);
 
-  // Copies the weights to their places, repacks the ternary codes there and clears what has to be
-  // zero. The file's pages are then given back. Throws Error (kModelFile) where the file holds
-  // codes that are no ternary value. `progress` is called by this thread, and may throw to end the
-  // work.
+  // Copies the weights to the device, repacks the ternary codes there and clears what has to be
+  // zero. Then frees the file's pages. Throws Error (kModelFile) where the file holds codes that
+  // are no ternary value. This thread calls `progress`, which may throw to end the work.
   void upload(const ModelFile& model, const EngineOptions& options, cudaStream_t stream,
               const Progress& progress);
 
@@ -141,8 +140,8 @@ struct DeviceModel {
     size_t bytes;
   };
 
-  void place_certified_head();
-  void place_workspace(const ModelConfig& config, const EngineOptions& options, int context);
+  void allocate_certified_head();
+  void allocate_workspace(const ModelConfig& config, const EngineOptions& options, int context);
   void add_bytes(void* to, const void* from, size_t bytes);
   void add_rows(void* to, const void* from, size_t rows, size_t row_bytes, size_t pitch);
   const float* put(std::span<const float> values);
@@ -151,12 +150,12 @@ struct DeviceModel {
   void copy_pieces(const EngineOptions& options, const Progress& progress) const;
   void repack_codes(const ModelFile& model, cudaStream_t stream) const;
 
-  Placer placer_;
-  bool places_;  // there is memory
+  Arena arena_;
+  bool has_memory_;
   std::vector<Piece> pieces_;
   std::vector<Codes> ternary_;
   std::vector<Range> zeroed_;
-  int8_t* head_codes_ = nullptr;  // certified_head's, to be written
+  int8_t* head_codes_ = nullptr;  // of certified_head, not const
   CertifiedRow* head_bounds_ = nullptr;
 };
 

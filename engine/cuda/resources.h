@@ -1,5 +1,5 @@
-// Owners of what the CUDA runtime hands out. Nothing here throws or prints when it is destroyed:
-// after a device error the runtime refuses to free things, and the error is already on its way.
+// Owners of what the CUDA runtime hands out. No destructor here throws or prints: after a device
+// error the runtime refuses to free things, and the call that met the error has thrown already.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -78,8 +78,8 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Launches recorded between construction and finish() in place of running. Work of other threads
-// and calls that do not touch the stream are allowed meanwhile.
+// Records the launches between construction and finish(), which do not run. Other threads may work
+// meanwhile, and this thread may make calls that do not touch the stream.
 class Capture {
  public:
   explicit Capture(cudaStream_t stream) : stream_(stream) {

@@ -63,7 +63,7 @@ TEST_CASE("a lease has blocks for its positions, and a pool gives no more than i
   CHECK(std::set<int32_t>{first->blocks[0], first->blocks[1], second->blocks[0]}.size() == 3);
 }
 
-TEST_CASE("prompts hold the whole blocks of their common beginning together, but for the last id") {
+TEST_CASE("prompts share the whole blocks of their common beginning, but never the last id") {
   BlockPool pool(20);
   const std::vector<int32_t> start = ids_from(0, 2 * kSize);
   const auto first = compute(pool, joined(start, ids_from(500, 10)));

@@ -81,7 +81,7 @@ TEST_CASE("a run of a few tokens on the CPU does not build the copy of the head"
   const ModelFile model = demo_model();
   const auto backend = make_cpu_backend(model, options_of(1, 64, false));
   const std::vector<int32_t> prompt = prompt_of(5, model.config().vocab);
-  run_case(*backend, prompt, kDecodedTokens, 5);  // logits, too: the full head's
+  run_case(*backend, prompt, kDecodedTokens, 5);  // with logits, so by the full head
   REQUIRE(backend->memory().certified_head == 0);
   REQUIRE(backend->head_stats().steps == 0);
 }

@@ -92,7 +92,7 @@ TEST_CASE("generate feeds nothing that the cache holds") {
   CHECK(counting.rows == static_cast<int>(f.prompt.size()) - 17 + 4);
 }
 
-TEST_CASE("generate goes on from what the cache holds as if it had fed all of it") {
+TEST_CASE("generate resumes behind what the cache holds as if it had fed all of it") {
   Fixture f;
   for (const double temperature : {0.0, 0.8}) {
     INFO(temperature);

@@ -70,7 +70,7 @@ inline void check_decode(Backend& backend, const std::vector<int32_t>& prompt) {
   CHECK(ids_by_decode(backend, kFirst, n, 1000, 9) == first(expected, 9));
   // To the last place of the context, and no further.
   CHECK(ids_by_decode(backend, kFirst, n, 1000, kNever) == expected);
-  // Going on where a stop in mid-flight has left the cache.
+  // Resuming where a stop with a step under way has left the cache.
   const std::vector<int32_t> start = ids_by_decode(backend, kFirst, n, 1000, 20);
   REQUIRE(start == first(expected, 20));
   const std::vector<int32_t> rest = ids_by_decode(backend, start.back(), n + 20, 1000, kNever);
@@ -84,7 +84,7 @@ inline void check_decode(Backend& backend, const std::vector<int32_t>& prompt) {
   std::iota(every_id.begin(), every_id.end(), 0);
   CHECK(ids_by_decode(backend, kFirst, n, 20, kNever, every_id) == std::vector<int32_t>{-1});
 
-  // What the callback throws comes through, and the backend goes on afterwards.
+  // What the callback throws comes through, and the backend can be used afterwards.
   const auto fail = [](int32_t) -> bool { throw std::runtime_error("full"); };
   CHECK_THROWS_AS(backend.decode(0, kFirst, n, 10, {}, fail), std::runtime_error);
   CHECK(ids_by_decode(backend, kFirst, n, 7, kNever) == first(expected, 7));
@@ -151,7 +151,8 @@ void check_fault_in_decode(const std::string& path, const Open& open) {
     }
     CHECK(message.find("a value in layer 0 is not finite") == 0);
     CHECK(ids == first(clean, at + 1));
-    // Who stops at that id gets no error, whatever was under way; nor does a later run.
+    // A run that stops at that id meets no error, even if the next step was under way; nor does a
+    // later run.
     CHECK(ids_by_decode(*backend, kFirst, 0, 40, at + 1) == first(clean, at + 1));
     CHECK(ids_by_decode(*backend, kFirst, 0, static_cast<int>(at), 1000) == first(clean, at));
   }

@@ -1,7 +1,8 @@
 // Where the golden fixtures are: EDGELLM_FIXTURES, or the full set in ../shared/fixtures beside the
 // repository, or the small ones that the repository holds.
 //
-// Tests take whatever lies there and name no folder: what a file is for shows in its contents.
+// Tests take every file that lies there and name no folder: what a file is for shows in its
+// contents.
 #pragma once
 
 #include <algorithm>
