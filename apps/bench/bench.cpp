@@ -1,4 +1,4 @@
-// edgellm bench: how fast a model runs on this machine, and against what.
+// edgellm bench: how fast a model runs on this machine, and what that speed is compared with.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -30,7 +30,7 @@ namespace {
 using bench::TestSpec;
 using Json = nlohmann::ordered_json;
 
-// Of a test: positions are 32-bit numbers everywhere, and a depth and a length are added.
+// Of a test. Positions are 32-bit numbers, and a depth and a length are added.
 constexpr int kMostTokens = 1 << 24;
 
 constexpr int kDefaultPrompt = 512;
@@ -97,7 +97,7 @@ int positions_of(const std::vector<TestSpec>& tests) {
 
 // ---- Running them -------------------------------------------------------------------------------
 
-// One combination of the options that need an engine of their own.
+// A combination of the options that needs an engine of its own.
 struct Setting {
   SessionOptions options;
   Device device;
@@ -180,7 +180,7 @@ class Bench {
     EngineOptions options = session.engine_options(positions_of(tests));
     for (const TestSpec& test : tests) options.sequences = std::max(options.sequences, test.batch);
     options.max_rows = std::max(options.max_rows, options.sequences);
-    // Many sequences have their cache in blocks, as in batch.
+    // Several sequences have their cache in blocks, as in `edgellm batch`.
     if (options.sequences > 1) {
       options.kv_blocks = options.sequences * BlockPool::blocks_for(options.context);
     }

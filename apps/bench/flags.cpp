@@ -13,7 +13,7 @@
 namespace edgellm {
 namespace {
 
-// A folder for a random model, gone with the object.
+// A folder for a random model. It goes with the object.
 class ScratchFolder {
  public:
   ScratchFolder() {

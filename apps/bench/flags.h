@@ -23,7 +23,7 @@ struct BenchFlags {
   std::vector<int> threads = {0};
   std::vector<int> prefill_chunks = {0};
   int layers = 0;   // of shapes; 0: their own
-  int repeats = 0;  // 0: as many as the kind of measurement usually takes
+  int repeats = 0;  // 0: the default of the kind of measurement
   std::string format = "md";
   std::string html;
   bool ops = false;
@@ -33,7 +33,7 @@ struct BenchFlags {
   bool no_verify = false;
 };
 
-// A model to measure, in a file that may already have lost its name.
+// A model to measure. The file of a random one has no name any more.
 struct Subject {
   std::string name;
   std::shared_ptr<const ModelFile> model;
@@ -42,11 +42,11 @@ struct Subject {
 // The model that the user names.
 Subject open_subject(const std::string& name);
 
-// A random model of a shape, with so many positions. The file loses its name as soon as it is
-// mapped: whatever ends the program, nothing is left.
+// A random model of a shape, made for `context` positions. Its file loses its name as soon as it is
+// mapped, so that nothing is left behind however the program ends.
 Subject make_shape(const std::string& shape, const BenchFlags& flags, int context);
 
-// Fills in the GPU that a run is on, and its sensors, or why there is none.
+// Fills in the GPU of a run and its sensors, or why there is none.
 void describe_gpu(bench::RunSetting& run, const Device& device);
 
 }  // namespace edgellm

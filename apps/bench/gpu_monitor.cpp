@@ -9,7 +9,7 @@
 namespace edgellm::bench {
 namespace {
 
-// The two looks at the bus take 40 ms by themselves.
+// Reading the two bus counters takes 40 ms already.
 constexpr auto kPause = std::chrono::milliseconds(10);
 
 GpuSample read_sample(const NvmlDevice& device, int64_t at_ns) {
@@ -27,15 +27,29 @@ GpuSample read_sample(const NvmlDevice& device, int64_t at_ns) {
   return sample;
 }
 
-// Over the samples that have a value; where none has, the reason of the first.
+// Of the samples that have a value. Where none has, the reason of the first.
 template <class T>
-Measured<Summary> over(const std::vector<GpuSample>& samples, Measured<T> GpuSample::*field) {
+Measured<Summary> summary_of(const std::vector<GpuSample>& samples, Measured<T> GpuSample::*field) {
   std::vector<double> values;
   for (const GpuSample& sample : samples) {
     if (sample.*field) values.push_back(static_cast<double>(*(sample.*field)));
   }
   if (values.empty()) return (samples.front().*field).missing();
   return summarise(values);
+}
+
+// All that were seen.
+Measured<std::vector<std::string>> throttle_reasons(const Measured<GpuObservation>& observation) {
+  if (!observation) return observation.missing();
+  uint64_t bits = 0;
+  bool any = false;
+  for (const GpuSample& sample : observation->samples) {
+    if (!sample.throttle_reasons) continue;
+    any = true;
+    bits |= *sample.throttle_reasons;
+  }
+  if (!any) return observation->samples.front().throttle_reasons.missing();
+  return throttle_reason_names(bits);
 }
 
 double mean(const Summary& summary) { return summary.mean; }
@@ -88,54 +102,37 @@ GpuObservation GpuRecording::finish(int64_t tokens) {
 }
 
 nlohmann::ordered_json to_json(const Measured<GpuObservation>& observation) {
-  const auto of = [&](auto field, double (*pick)(const Summary&)) -> Measured<double> {
+  const auto of_samples = [&](auto field, double (*pick)(const Summary&)) -> Measured<double> {
     if (!observation) return observation.missing();
-    return over(observation->samples, field).map(pick);
+    return summary_of(observation->samples, field).map(pick);
   };
-  const auto of_observation = [&](auto&& compute) -> Measured<double> {
-    if (!observation) return observation.missing();
-    return compute(*observation);
-  };
+  const Measured<double> energy_j =
+      observation ? observation->energy_j : Measured<double>(observation.missing());
   const double seconds = observation ? static_cast<double>(observation->duration_ns) / 1e9 : 0;
   const double tokens = observation ? static_cast<double>(observation->tokens) : 0;
-  const auto energy = [](const GpuObservation& o) { return o.energy_j; };
   const auto per_token = [&](double bytes_per_s) { return bytes_per_s * seconds / tokens; };
 
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   put(json, "observed_ns", observation.map([](const GpuObservation& o) { return o.duration_ns; }));
   put(json, "observed_tokens", observation.map([](const GpuObservation& o) { return o.tokens; }));
-  put(json, "energy_j", of_observation(energy));
-  put(json, "j_per_token", of_observation(energy).map([&](double j) { return j / tokens; }));
-  put(json, "power_w_from_energy",
-      of_observation(energy).map([&](double j) { return j / seconds; }));
-  put(json, "power_w_mean", of(&GpuSample::power_w, mean));
-  put(json, "power_w_peak", of(&GpuSample::power_w, largest));
+  put(json, "energy_j", energy_j);
+  put(json, "j_per_token", energy_j.map([&](double j) { return j / tokens; }));
+  put(json, "power_w_from_energy", energy_j.map([&](double j) { return j / seconds; }));
+  put(json, "power_w_mean", of_samples(&GpuSample::power_w, mean));
+  put(json, "power_w_peak", of_samples(&GpuSample::power_w, largest));
   put(json, "power_is_instant",
       observation.map([](const GpuObservation& o) { return o.power_is_instant; }));
-  put(json, "sm_clock_mhz_mean", of(&GpuSample::sm_clock_mhz, mean));
-  put(json, "sm_clock_mhz_min", of(&GpuSample::sm_clock_mhz, smallest));
-  put(json, "memory_clock_mhz_mean", of(&GpuSample::memory_clock_mhz, mean));
-  put(json, "temperature_c_max", of(&GpuSample::temperature_c, largest));
-  const auto reasons = [](const GpuObservation& o) -> Measured<std::vector<std::string>> {
-    uint64_t bits = 0;
-    bool any = false;
-    for (const GpuSample& sample : o.samples) {
-      if (!sample.throttle_reasons) continue;
-      any = true;
-      bits |= *sample.throttle_reasons;
-    }
-    if (!any) return o.samples.front().throttle_reasons.missing();
-    return throttle_reason_names(bits);
-  };
-  put(json, "throttle_reasons",
-      observation ? reasons(*observation)
-                  : Measured<std::vector<std::string>>(observation.missing()));
-  put(json, "device_memory_used_bytes_peak", of(&GpuSample::memory_used_bytes, largest));
-  put(json, "process_memory_bytes_peak", of(&GpuSample::process_memory_bytes, largest));
+  put(json, "sm_clock_mhz_mean", of_samples(&GpuSample::sm_clock_mhz, mean));
+  put(json, "sm_clock_mhz_min", of_samples(&GpuSample::sm_clock_mhz, smallest));
+  put(json, "memory_clock_mhz_mean", of_samples(&GpuSample::memory_clock_mhz, mean));
+  put(json, "temperature_c_max", of_samples(&GpuSample::temperature_c, largest));
+  put(json, "throttle_reasons", throttle_reasons(observation));
+  put(json, "device_memory_used_bytes_peak", of_samples(&GpuSample::memory_used_bytes, largest));
+  put(json, "process_memory_bytes_peak", of_samples(&GpuSample::process_memory_bytes, largest));
   put(json, "pcie_sent_bytes_per_token",
-      of(&GpuSample::pcie_sent_bytes_per_s, mean).map(per_token));
+      of_samples(&GpuSample::pcie_sent_bytes_per_s, mean).map(per_token));
   put(json, "pcie_received_bytes_per_token",
-      of(&GpuSample::pcie_received_bytes_per_s, mean).map(per_token));
+      of_samples(&GpuSample::pcie_received_bytes_per_s, mean).map(per_token));
   auto power = nlohmann::ordered_json::array();
   if (observation) {
     for (const GpuSample& sample : observation->samples) {

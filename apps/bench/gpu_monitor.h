@@ -1,5 +1,5 @@
-// Watches a GPU's sensors while it works: a thread that reads them again and again, and the energy
-// counter before and after.
+// Watches a GPU while it works: a thread reads its sensors again and again, and its energy counter
+// is read before and after.
 #pragma once
 
 #include <condition_variable>
@@ -28,7 +28,7 @@ struct GpuSample {
   Measured<double> pcie_received_bytes_per_s;
 };
 
-// What was seen while so many tokens were made.
+// What was seen while `tokens` tokens were made.
 struct GpuObservation {
   int64_t duration_ns = 0;
   int64_t tokens = 0;
@@ -55,15 +55,15 @@ class GpuRecording {
   const NvmlDevice& device_;
   int64_t start_ns_;
   Measured<double> energy_before_;
-  std::vector<GpuSample> samples_;  // of the thread until it has ended
+  std::vector<GpuSample> samples_;  // the thread's own until it has ended
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
   std::thread thread_;
 };
 
-// The fields of a test's `gpu` object in docs/bench.md; all null with the reason where nothing
-// could be watched.
+// The fields of a test's `gpu` object in docs/bench.md. Where nothing could be watched, all are
+// null with the reason.
 nlohmann::ordered_json to_json(const Measured<GpuObservation>& observation);
 
 }  // namespace edgellm::bench

@@ -10,8 +10,8 @@
 namespace edgellm::bench {
 namespace {
 
-// The CPU builds its copy of the head at the 17th greedy step; a GPU captures its graph at the
-// first.
+// The CPU builds its int8 copy of the head at the 17th greedy step. A GPU captures its graph at the
+// first step.
 constexpr int kWarmUpTokens = 32;
 
 // The energy counter advances in steps of about 100 ms: 2 s keep its error at a few per cent.
@@ -58,7 +58,7 @@ TestRunner::TestRunner(Backend& backend, Measured<std::shared_ptr<NvmlDevice>> s
   }
 }
 
-// Which ids they are changes no work: any will do that differ and lie in the vocabulary.
+// The ids do not change the work. Any that differ and lie in the vocabulary will do.
 int32_t TestRunner::id_at(int sequence, int position) const {
   const auto vocab = static_cast<uint32_t>(backend_.model().config().vocab);
   const uint32_t mixed = (static_cast<uint32_t>(position) + 1) * 2654435761U +
@@ -81,8 +81,8 @@ int32_t TestRunner::prefill(int sequence, int tokens) {
   return next;
 }
 
-// Fills the caches that a decode test starts from. Decoding writes behind its depth only, so that
-// all runs of the test start from the same.
+// Fills the caches that a decode test starts from. Decoding writes only beyond its depth, so all
+// runs of the test start from the same cache.
 void TestRunner::fill(const TestSpec& spec, std::vector<int64_t>* ttft_ns) {
   next_.resize(static_cast<size_t>(spec.batch));
   for (int sequence = 0; sequence < spec.batch; ++sequence) {
@@ -97,7 +97,7 @@ void TestRunner::fill(const TestSpec& spec, std::vector<int64_t>* ttft_ns) {
   }
 }
 
-// A row of each step for each sequence, by the call that run and batch take.
+// Every step has a row for each sequence. The call is the one that `run` and `batch` make.
 int64_t TestRunner::decode(const TestSpec& spec, TestResult* result) {
   const auto rows = static_cast<size_t>(spec.batch);
   const std::vector<int32_t> positions(rows, spec.depth);
@@ -111,7 +111,7 @@ int64_t TestRunner::decode(const TestSpec& spec, TestResult* result) {
                          const int64_t now = now_ns();
                          poll_();
                          if (result != nullptr) {
-                           if (n_steps > 0) result->gaps_ns.push_back(now - last);
+                           if (n_steps > 0) result->inter_token_ns.push_back(now - last);
                            if (n_steps == 0 && spec.depth == 0) {
                              result->ttft_ns.push_back(now - start);
                            }

@@ -1,9 +1,9 @@
-// The tests of `edgellm bench`: a prompt's prefill, or decoding from a cache that is already filled
-// to some depth, each run several times on a backend.
+// The tests of `edgellm bench`. A test is the prefill of a prompt, or decoding from a cache that is
+// filled to some depth, and is run several times on a backend.
 //
-// What is timed is what a user waits for: prefill until its first token is known, decode from the
-// call to each token that is handed over. Nothing else happens inside the timed parts but a look at
-// whether the user wants to stop; sensors are read in runs of their own (apps/bench/gpu_monitor.h).
+// The times are those that a user waits: for the first token of a prompt, and in decode from the
+// call to each token. The timed parts hold nothing else except a poll for Ctrl-C. Sensors are read
+// in separate runs (apps/bench/gpu_monitor.h).
 #pragma once
 
 #include <cstdint>
@@ -26,20 +26,19 @@ struct TestSpec {
   int batch = 1;   // decode: sequences that advance together
 
   std::string name() const;    // "pp512", "tg128", "tg128 @ d1024", "tg128 @ d1024 x4"
-  int positions() const;       // that a sequence fills
-  int64_t run_tokens() const;  // of one run, all sequences together
+  int positions() const;       // of a sequence after a run
+  int64_t run_tokens() const;  // of a run, all sequences together
 };
 
 struct TestResult {
   TestSpec spec;
-  std::vector<int64_t> samples_ns;  // of each run
-  std::vector<int64_t> ttft_ns;     // from the first id handed in to the first token known
-  // Decode: between two tokens of a sequence, the gaps of all runs one after the other.
-  std::vector<int64_t> gaps_ns;
-  int64_t cpu_ns = 0;  // of all threads in all runs
-  ProcessUsage usage;  // after the last run; its peak is that of the test
-  HostWork host_work;  // of all runs
-  HeadStats head;      // of all runs
+  std::vector<int64_t> samples_ns;      // of each run
+  std::vector<int64_t> ttft_ns;         // from the first id handed in to the first token known
+  std::vector<int64_t> inter_token_ns;  // decode: latencies between tokens, run after run
+  int64_t cpu_ns = 0;                   // of all threads in all runs
+  ProcessUsage usage;                   // after the last run; its peak is that of the test
+  HostWork host_work;                   // of all runs
+  HeadStats head;                       // of all runs
   StepLaunches launches;
   Measured<GpuObservation> gpu;
 
@@ -51,15 +50,14 @@ struct TestResult {
 
 class TestRunner {
  public:
-  // `poll` is called often and may throw to end the work. `sensors` are those of the backend's
-  // GPU.
+  // `poll` is called often and may throw to end the work. `sensors` are those of the backend's GPU.
   TestRunner(Backend& backend, Measured<std::shared_ptr<NvmlDevice>> sensors,
              std::function<void()> poll);
 
-  // Runs nothing that counts: what an engine does only once is done then.
+  // Makes the engine do what it does only once.
   void warm_up();
 
-  // A run that does not count, then `repeats` that do. `on_run` is called after each of them.
+  // A warm-up run, then `repeats` timed ones. `on_run` is called after each of those.
   TestResult run(const TestSpec& spec, int repeats, const std::function<void()>& on_run);
 
  private:
@@ -73,7 +71,7 @@ class TestRunner {
   Backend& backend_;
   Measured<std::shared_ptr<NvmlDevice>> sensors_;
   std::function<void()> poll_;
-  std::vector<int32_t> next_;  // id that each sequence decodes first
+  std::vector<int32_t> next_;  // the id that each sequence decodes first
 };
 
 }  // namespace edgellm::bench

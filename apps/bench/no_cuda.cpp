@@ -1,4 +1,4 @@
-// What a build without CUDA says where a GPU is asked for.
+// A build without CUDA refuses a GPU.
 #include "apps/bench/ops/op_timing.h"
 #include "apps/bench/read_bandwidth.h"
 #include "base/error.h"

@@ -15,7 +15,7 @@ namespace {
 
 using namespace nvml_api;
 
-// The opened library and its functions. A function that an older driver lacks is null.
+// The library and its functions. A function that an older driver lacks is null.
 class Library {
  public:
   static Measured<std::shared_ptr<Library>> open() {
@@ -48,7 +48,7 @@ class Library {
     return text != nullptr ? text : "NVML error " + std::to_string(status);
   }
 
-  // What a call `name` of the library put into `value`, or why it could not.
+  // What the function `name` returns through its last argument, or why it does not.
   template <class T, class Function, class... Arguments>
   Measured<T> ask(const char* name, Function* function, Arguments... arguments) const {
     if (function == nullptr) return NotAvailable{std::string("this driver has no ") + name};

@@ -1,8 +1,8 @@
-// What the driver's management library (NVML) tells of a GPU. The library is part of the driver and
-// is opened when it is asked for: without it every value says why it is not there.
+// A GPU as the driver's management library (NVML) sees it. The library is part of the driver and is
+// opened with the first device.
 //
-// Values and units are those of NVIDIA's NVML API reference. Not every GPU has every sensor; one
-// that is missing is missing alone.
+// Values and units are those of NVIDIA's NVML API reference. Not every GPU has every sensor. A
+// missing one says why and leaves the others as they are.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ class NvmlDevice {
   virtual ~NvmlDevice() = default;
 
   virtual Measured<std::string> driver_version() const = 0;
-  virtual Measured<double> power_limit_w() const = 0;  // that is enforced
+  virtual Measured<double> power_limit_w() const = 0;  // the enforced one
   virtual Measured<bool> persistence_mode() const = 0;
-  virtual Measured<PcieLink> pcie_link() const = 0;  // as it is now: an idle GPU may lower it
+  virtual Measured<PcieLink> pcie_link() const = 0;  // at present: an idle GPU may lower it
   virtual Measured<PcieLink> pcie_link_max() const = 0;
 
   virtual Measured<double> energy_j() const = 0;  // since the driver was loaded
   virtual Measured<double> power_w() const = 0;
-  // Newer drivers tell the power of this moment, older ones the mean of the last second.
+  // Newer drivers give the power of this moment, older ones the mean of the last second.
   virtual bool power_is_instant() const = 0;
   virtual Measured<unsigned> sm_clock_mhz() const = 0;
   virtual Measured<unsigned> memory_clock_mhz() const = 0;
@@ -44,8 +44,8 @@ class NvmlDevice {
   virtual Measured<double> pcie_received_bytes_per_s() const = 0;  // host to GPU
 };
 
-// The GPU at this PCI address ("00000000:1B:00.0"). Opens the library that the environment variable
-// EDGELLM_NVML names, or libnvidia-ml.so.1. It stays open while a device lives.
+// The GPU at this PCI address ("00000000:1B:00.0"). The library is the one that the environment
+// variable EDGELLM_NVML names, or libnvidia-ml.so.1. It stays open while a device lives.
 Measured<std::shared_ptr<NvmlDevice>> open_nvml_device(const std::string& pci_bus_id);
 
 // "idle", "sw_power_cap", ...; unknown bits as "0x...".

@@ -1,14 +1,12 @@
-// The part of NVML's C interface that is called (NVIDIA's NVML API reference, nvml.h): the types
-// and numbers that its ABI has kept since CUDA 11. Written down here so that every build can read
-// NVML, with CUDA's toolkit or without.
+// The part of NVML's C interface that is called (NVIDIA's NVML API reference, nvml.h): types and
+// numbers that its ABI has kept since CUDA 11. With them here, builds without CUDA's toolkit can
+// read NVML.
 #pragma once
 
 namespace edgellm::bench::nvml_api {
 
 using Return = int;  // nvmlReturn_t
 inline constexpr Return kSuccess = 0;
-inline constexpr Return kNotSupported = 3;
-inline constexpr Return kNotFound = 6;
 
 using Device = struct DeviceOfTheDriver*;
 

@@ -17,6 +17,7 @@
 namespace edgellm {
 namespace {
 
+using bench::table_cell;
 using Json = nlohmann::ordered_json;
 
 constexpr int kDefaultRepeats = 20;
@@ -47,7 +48,8 @@ bench::OpOptions options_of(const BenchFlags& flags) {
   return options;
 }
 
-// Those of the default depths that a model's context allows.
+// Leaves of the default depths those that a model's context allows. Throws Error (kUsage) where
+// none is left, or where a depth that was asked for does not fit.
 void fit_to(bench::OpOptions& options, const BenchFlags& flags, const Subject& subject) {
   const int max_context = subject.model->config().max_context;
   const auto fits = [&](int depth) {
@@ -70,7 +72,7 @@ class Ops {
   explicit Ops(const BenchFlags& flags) : flags_(flags) {}
 
   int run() {
-    // Found out before the work begins.
+    // A device that cannot be used is refused before the work begins.
     std::vector<Device> devices;
     for (const std::string& name : flags_.devices) {
       devices.push_back(choose_device(name, print_note));
@@ -137,7 +139,7 @@ class Ops {
       results.push_back(bench::to_json(result, run.bandwidth.gb_s));
       print(json, results.back());
     };
-    // Without a known size nothing is said to stay in the cache.
+    // Where the size is not known, nothing counts as staying in the cache.
     const uint64_t cache_bytes = run.cache_bytes ? *run.cache_bytes : 0;
     if (run.on_gpu) {
       bench::time_gpu_ops(subject.model->config(), options, *device.gpu, cache_bytes, sink);
@@ -153,14 +155,7 @@ class Ops {
     if (flags_.format == "md") {
       write_stdout(markdown_row(op));
     } else if (flags_.format == "csv") {
-      Json row = {{"build_version", header_["build"]["version"]},
-                  {"build_revision", header_["build"]["revision"]},
-                  {"date", header_["machine"]["date"]},
-                  {"cpu", header_["machine"]["cpu"]}};
-      row.update(run);
-      std::vector<std::pair<std::string, Json>> fields = bench::flat_fields(row);
-      for (auto& field : bench::flat_fields(op)) fields.push_back(std::move(field));
-      write_stdout(csv_lines(fields, first_row_));
+      write_stdout(csv_lines(header_, run, op, first_row_));
     } else if (flags_.format == "jsonl") {
       print_json({{"schema", "edgellm.bench-op/1"},
                   {"build", header_["build"]},

@@ -1,5 +1,6 @@
 #include "apps/bench/output.h"
 
+#include <utility>
 #include <vector>
 
 #include "apps/bench/report.h"
@@ -10,6 +11,7 @@
 namespace edgellm {
 namespace {
 
+using bench::table_cell;
 using Json = nlohmann::ordered_json;
 
 std::string csv_cell(const Json& value) {
@@ -20,7 +22,7 @@ std::string csv_cell(const Json& value) {
   return quoted + "\"";
 }
 
-// llama-bench's columns, then the steadiness and the bandwidth that the rate comes from.
+// llama-bench's columns, then inter-token latencies and bandwidth.
 class Markdown final : public BenchOutput {
  public:
   explicit Markdown(BenchHeader header) : header_(std::move(header)) {
@@ -77,20 +79,13 @@ class Markdown final : public BenchOutput {
   bool cached_ = false;
 };
 
-// A row a test: what identifies the run, then every number of the test's object.
+// A row for each test: what identifies the run, then every number of the test's object.
 class Csv final : public BenchOutput {
  public:
   explicit Csv(BenchHeader header) : header_(std::move(header)) {}
 
   void test(const Json& run, const Json& test) override {
-    Json row = {{"build_version", header_.json["build"]["version"]},
-                {"build_revision", header_.json["build"]["revision"]},
-                {"date", header_.json["machine"]["date"]},
-                {"cpu", header_.json["machine"]["cpu"]}};
-    for (const auto& [name, value] : run.items()) row[name] = value;
-    std::vector<std::pair<std::string, Json>> fields = bench::flat_fields(row);
-    for (auto& field : bench::flat_fields(test)) fields.push_back(std::move(field));
-    write_stdout(csv_lines(fields, first_));
+    write_stdout(csv_lines(header_.json, run, test, first_));
     first_ = false;
   }
   void end(const Json&) override {}
@@ -106,18 +101,16 @@ class JsonObject final : public BenchOutput {
   void end(const Json& report) override { print_json(report); }
 };
 
-// An object a line for each test, with all that identifies it.
+// A line for each test: an object with all that identifies the test.
 class JsonLines final : public BenchOutput {
  public:
   explicit JsonLines(BenchHeader header) : header_(std::move(header)) {}
   void test(const Json& run, const Json& test) override {
-    Json line = {{"schema", "edgellm.bench-test/1"}};
-    for (const auto& [name, value] : header_.json.items()) {
-      if (name != "schema") line[name] = value;
-    }
-    line["run"] = run;
-    line["test"] = test;
-    print_json(line);
+    print_json({{"schema", "edgellm.bench-test/1"},
+                {"build", header_.json["build"]},
+                {"machine", header_.json["machine"]},
+                {"run", run},
+                {"test", test}});
   }
   void end(const Json&) override {}
 
@@ -135,11 +128,14 @@ std::unique_ptr<BenchOutput> make_bench_output(const std::string& format, BenchH
   return std::make_unique<JsonObject>();
 }
 
-std::string table_cell(const Json& value, double unit, int decimals) {
-  return value.is_null() ? "n/a" : fixed(value.get<double>() / unit, decimals);
-}
-
-std::string csv_lines(const std::vector<std::pair<std::string, Json>>& fields, bool with_names) {
+std::string csv_lines(const Json& header, const Json& run, const Json& measured, bool with_names) {
+  Json identity = {{"build_version", header["build"]["version"]},
+                   {"build_revision", header["build"]["revision"]},
+                   {"date", header["machine"]["date"]},
+                   {"cpu", header["machine"]["cpu"]}};
+  identity.update(run);
+  std::vector<std::pair<std::string, Json>> fields = bench::flat_fields(identity);
+  for (auto& field : bench::flat_fields(measured)) fields.push_back(std::move(field));
   std::string names;
   std::string values;
   for (const auto& [name, value] : fields) {

@@ -4,15 +4,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
-#include <vector>
 
 namespace edgellm {
 
-// What stands above all tests: build, machine, GPU (docs/bench.md).
+// What is the same for all tests (docs/bench.md).
 struct BenchHeader {
-  nlohmann::ordered_json json;
-  // Columns of the table for options that are not the same in all tests.
+  nlohmann::ordered_json json;  // schema, build, machine
+  // Columns of the table, for options that are not at their default in all tests.
   bool show_kv_type = false;
   bool show_prefill_chunk = false;
 };
@@ -26,17 +24,16 @@ class BenchOutput {
   virtual void end(const nlohmann::ordered_json& report) = 0;
 };
 
-// `format`: md, csv, json or jsonl. Prints to standard output, what it can as soon as it is known.
+// `format`: md, csv, json or jsonl. Prints to standard output. All forms but json print each test
+// as it ends.
 std::unique_ptr<BenchOutput> make_bench_output(const std::string& format, BenchHeader header);
 
-// A number of a table with so many decimals, or "n/a".
-std::string table_cell(const nlohmann::ordered_json& value, double unit, int decimals);
+// A line of CSV for a test or an op, on request below a line of names: build, date, CPU and run,
+// then the fields of `measured`. Null is an empty cell.
+std::string csv_lines(const nlohmann::ordered_json& header, const nlohmann::ordered_json& run,
+                      const nlohmann::ordered_json& measured, bool with_names);
 
-// A line of CSV, below the names if wanted; null is an empty cell.
-std::string csv_lines(const std::vector<std::pair<std::string, nlohmann::ordered_json>>& fields,
-                      bool with_names);
-
-// The last line of a table: which program it was, as llama-bench says it.
+// The last line of a table: which build it was, in llama-bench's form.
 std::string build_line(const nlohmann::ordered_json& build);
 
 }  // namespace edgellm

@@ -18,9 +18,9 @@ namespace edgellm::bench {
 namespace {
 
 constexpr int64_t kMeasuredNs = 1'000'000'000;
-constexpr size_t kBlockWords = size_t{1} << 16;  // 512 kB: a thread's share between two questions
+constexpr size_t kBlockWords = size_t{1} << 16;  // 512 kB, which a thread takes at a time
 
-// Four sums, so that none waits for the one before it.
+// Four sums, so that no addition waits for the one before it.
 uint64_t sum_words(const uint64_t* words, size_t n) {
   uint64_t a = 0, b = 0, c = 0, d = 0;
   for (size_t i = 0; i + 32 <= n; i += 32) {
@@ -60,7 +60,7 @@ ReadBandwidth cpu_read_bandwidth(int threads, const std::function<void()>& poll)
   }
   cpu::Pool pool(threads, cpu::primitives());
   const auto blocks = static_cast<int>(n_words / kBlockWords);
-  // Written by the threads, so that memory with a place of its own (NUMA) is near its readers.
+  // The threads write it, so that on a NUMA machine it lies near its readers.
   pool.for_each(blocks, 1, [&](int begin, int end, int) {
     std::fill(&words[static_cast<size_t>(begin) * kBlockWords],
               &words[static_cast<size_t>(end) * kBlockWords - 1] + 1, uint64_t{1});

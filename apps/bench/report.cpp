@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What decoding one token reads, and writes of the cache.
+// Bytes that decoding one token reads. The cache's include the position that it writes.
 struct TokenBytes {
   double weights = 0;
   double kv_cache = 0;
@@ -26,7 +26,7 @@ TokenBytes bytes_per_token(const TestResult& result, const Backend& backend, KvT
   const TestSpec& spec = result.spec;
   TokenBytes bytes;
   const bool certified = result.head.steps > 0;
-  // A step reads the weights once for all of its sequences.
+  // A step reads the weights once for all its sequences.
   bytes.weights = static_cast<double>(weight_bytes_per_token(
                       model, certified ? backend.memory().certified_head : 0)) /
                   spec.batch;
@@ -59,14 +59,14 @@ Json latency_json(const Measured<LatencySummary>& latency) {
   return json;
 }
 
-Measured<LatencySummary> gaps_of(const TestResult& result) {
+Measured<LatencySummary> inter_token_latency(const TestResult& result) {
   if (result.spec.kind == TestSpec::Kind::kPrefill) {
     return NotAvailable{"a prefill test makes one token"};
   }
-  if (result.gaps_ns.empty()) {
+  if (result.inter_token_ns.empty()) {
     return NotAvailable{"there is no gap between tokens where only one is made; use -n 2 or more"};
   }
-  return summarise_latencies(result.gaps_ns);
+  return summarise_latencies(result.inter_token_ns);
 }
 
 void put_bandwidth(Json& json, const TestResult& result, const Backend& backend,
@@ -86,7 +86,7 @@ void put_bandwidth(Json& json, const TestResult& result, const Backend& backend,
   put(json, "read_bandwidth_gb_s", Measured<double>(setting.bandwidth.gb_s));
   put(json, "read_bandwidth_share",
       gb_s.map([&](double value) { return value / setting.bandwidth.gb_s; }));
-  // Then the rate is that of the cache, and may exceed the memory's.
+  // The rate of a step that fits is the cache's, and may exceed the memory's.
   Measured<bool> fits = setting.cache_bytes.map([](uint64_t) { return false; });
   if (fits && !bytes) fits = bytes.missing();
   if (fits) {
@@ -128,7 +128,7 @@ Json memory_json(const Backend& backend) {
           {"total", memory.total()}};
 }
 
-// As CUDA and NVML describe it; every field null where there is none.
+// The GPU as CUDA and NVML describe it. Without one every field is null.
 Json gpu_json(const Measured<GpuInfo>& gpu, const Measured<std::shared_ptr<NvmlDevice>>& sensors) {
   Json json = Json::object();
   put(json, "name", gpu.map([](const GpuInfo& g) { return g.name; }));
@@ -210,7 +210,7 @@ Json test_json(const TestResult& result, const Backend& backend, const RunSettin
                {"min_ts", rate.min},
                {"max_ts", rate.max}};
   json["ttft"] = latency_json(summarise_latencies(result.ttft_ns));
-  json["itl"] = latency_json(gaps_of(result));
+  json["itl"] = latency_json(inter_token_latency(result));
   put_bandwidth(json, result, backend, setting, rate.median);
   put_device_work(json, result, setting);
   json["cpu_ns_per_token"] = static_cast<double>(result.cpu_ns) / tokens;
@@ -226,7 +226,7 @@ Json test_json(const TestResult& result, const Backend& backend, const RunSettin
   json["gpu"] = to_json(result.gpu);
   json["samples_ns"] = result.samples_ns;
   json["samples_ts"] = rates;
-  json["gaps_ns"] = result.gaps_ns;
+  json["gaps_ns"] = result.inter_token_ns;
   return json;
 }
 
@@ -248,7 +248,7 @@ Json degradation_json(const std::vector<TestResult>& results) {
   Json json = Json::array();
   for (const auto& [key, depths] : series) {
     const NotAvailable one_depth{"a slope needs two depths; use -d 0,1024 or more"};
-    // An init-capture: clang 14 refuses the name of a structured binding.
+    // An init-capture, because clang 14 cannot capture a structured binding.
     const auto slope = [&, &depths = depths](const std::vector<double>& y) -> Measured<double> {
       const auto line = fit_line(depths.depth, y);
       if (!line) return one_depth;
@@ -275,6 +275,10 @@ std::vector<std::pair<std::string, Json>> flat_fields(const Json& object) {
     }
   }
   return fields;
+}
+
+std::string table_cell(const Json& value, double unit, int decimals) {
+  return value.is_null() ? "n/a" : fixed(value.get<double>() / unit, decimals);
 }
 
 std::string binary_size(uint64_t bytes) {

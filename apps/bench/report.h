@@ -1,4 +1,4 @@
-// What `edgellm bench` tells, as JSON (docs/bench.md) and as rows of a table made from it. Every
+// The results of `edgellm bench` as JSON (docs/bench.md). Tables and pages are made from it. Every
 // metric is in every test: a value, or null with its reason under `not_available`.
 #pragma once
 
@@ -35,14 +35,17 @@ nlohmann::ordered_json run_json(const Backend& backend, const RunSetting& settin
 nlohmann::ordered_json test_json(const TestResult& result, const Backend& backend,
                                  const RunSetting& setting);
 
-// How decode slows down with the depth, over the decode tests of a run that differ in nothing else:
-// one entry for each number of tokens and sequences.
+// How decode slows down with the depth: an entry for each number of tokens and sequences, over the
+// decode tests of a run that differ only in depth.
 nlohmann::ordered_json degradation_json(const std::vector<TestResult>& results);
 
-// Numbers, texts and truth values of an object and those within it, the names joined by "_". Arrays
-// and reasons are left out.
+// Numbers, texts and truth values of an object and of the objects in it, whose names are joined by
+// "_". Arrays and reasons are left out.
 std::vector<std::pair<std::string, nlohmann::ordered_json>> flat_fields(
     const nlohmann::ordered_json& object);
+
+// A number over `unit` for a table, "n/a" for null.
+std::string table_cell(const nlohmann::ordered_json& value, double unit, int decimals);
 
 // "1.10 GiB", as llama-bench writes sizes.
 std::string binary_size(uint64_t bytes);

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "apps/bench/report.h"
 #include "apps/common/html_page.h"
 #include "apps/common/svg_chart.h"
 #include "base/number_format.h"
@@ -24,17 +25,13 @@ struct Entry {
   std::string test_name() const { return (*test)["test"]; }
 };
 
-std::string number(const Json& value, double unit, int decimals) {
-  return value.is_null() ? "n/a" : fixed(value.get<double>() / unit, decimals);
-}
-
 std::string percent(const Json& share) {
-  return share.is_null() ? "n/a" : number(share, 0.01, 0) + " %";
+  return share.is_null() ? "n/a" : table_cell(share, 0.01, 0) + " %";
 }
 
 std::string model_name(const Json& run) { return run["model"]["name"]; }
 
-// What tells a run from the others, as short as that allows.
+// What tells a run from the others, and nothing more.
 std::string run_name(const Json& run, const Json& runs) {
   const auto differs = [&](auto&& field) {
     return std::any_of(runs.begin(), runs.end(),
@@ -61,6 +58,25 @@ std::string joined(const std::string& run, const std::string& test) {
   return run.empty() ? test : run + ", " + test;
 }
 
+// Every number and text of an object as a name and its value. A missing one is "n/a: reason".
+std::vector<std::pair<std::string, std::string>> facts_of(const Json& object) {
+  std::vector<std::pair<std::string, std::string>> facts;
+  for (const auto& [name, value] : object.items()) {
+    if (name == "not_available") continue;
+    std::string shown = name;
+    std::replace(shown.begin(), shown.end(), '_', ' ');
+    if (value.is_object()) {
+      for (const auto& [inner, text] : facts_of(value))
+        facts.emplace_back(shown + " " + inner, text);
+    } else if (value.is_null()) {
+      facts.emplace_back(shown, "n/a: " + object["not_available"][name].get<std::string>());
+    } else {
+      facts.emplace_back(shown, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+  }
+  return facts;
+}
+
 class Page {
  public:
   explicit Page(const Json& report)
@@ -72,8 +88,8 @@ class Page {
 
   std::string text() {
     tiles();
-    depth();
-    latencies();
+    speed_by_depth();
+    inter_token_latencies();
     roofline();
     power();
     tables();
@@ -103,6 +119,7 @@ class Page {
            report_["build"]["revision"].get<std::string>() + ")";
   }
 
+  // Of the first decode test and the first prefill test.
   void tiles() {
     std::vector<Tile> tiles;
     const auto first = [&](bool decode) {
@@ -111,34 +128,39 @@ class Page {
     };
     if (const auto entry = first(true); entry != entries_.end()) {
       const Json& test = *entry->test;
-      const std::string name = joined(run_name(*entry->run, runs_), entry->test_name());
-      tiles.push_back({"Decode", number(test["avg_ts"], 1, 1) + " tok/s",
-                       "± " + number(test["stddev_ts"], 1, 1) + ", " + name});
-      tiles.push_back({"Between two tokens", number(test["itl"]["p50_ns"], 1e6, 2) + " ms",
-                       "p99 " + number(test["itl"]["p99_ns"], 1e6, 2) + ", longest " +
-                           number(test["itl"]["max_ns"], 1e6, 2)});
-      const bool cached = test["step_fits_cache"] == true;
-      tiles.push_back({"Of the memory's speed", percent(test["read_bandwidth_share"]),
-                       number(test["achieved_gb_s"], 1, 1) + " of " +
-                           number(test["read_bandwidth_gb_s"], 1, 1) + " GB/s" +
-                           (cached ? ", in cache" : "")});
-      const Json& energy = test["gpu"]["j_per_token"];
-      if (!energy.is_null()) {
-        tiles.push_back({"Energy of the GPU", number(energy, 0.001, 1) + " mJ/token",
-                         number(test["gpu"]["power_w_from_energy"], 1, 0) + " W on average"});
-      }
+      tiles = decode_tiles(test, joined(run_name(*entry->run, runs_), entry->test_name()));
     }
     if (const auto entry = first(false); entry != entries_.end()) {
       const Json& test = *entry->test;
-      tiles.push_back({"Prefill", number(test["avg_ts"], 1, 0) + " tok/s",
-                       "first token after " + number(test["ttft"]["p50_ns"], 1e6, 1) + " ms, " +
+      tiles.push_back({"Prefill", table_cell(test["avg_ts"], 1, 0) + " tok/s",
+                       "first token after " + table_cell(test["ttft"]["p50_ns"], 1e6, 1) + " ms, " +
                            entry->test_name()});
     }
     page_.tiles(tiles);
   }
 
-  void depth() {
-    std::map<std::string, size_t> index;
+  static std::vector<Tile> decode_tiles(const Json& test, const std::string& name) {
+    const Json& itl = test["itl"];
+    const bool cached = test["step_fits_cache"] == true;
+    std::vector<Tile> tiles = {{"Decode", table_cell(test["avg_ts"], 1, 1) + " tok/s",
+                                "± " + table_cell(test["stddev_ts"], 1, 1) + ", " + name},
+                               {"Between two tokens", table_cell(itl["p50_ns"], 1e6, 2) + " ms",
+                                "p99 " + table_cell(itl["p99_ns"], 1e6, 2) + ", longest " +
+                                    table_cell(itl["max_ns"], 1e6, 2)},
+                               {"Of the memory's speed", percent(test["read_bandwidth_share"]),
+                                table_cell(test["achieved_gb_s"], 1, 1) + " of " +
+                                    table_cell(test["read_bandwidth_gb_s"], 1, 1) + " GB/s" +
+                                    (cached ? ", in cache" : "")}};
+    const Json& energy = test["gpu"]["j_per_token"];
+    if (!energy.is_null()) {
+      tiles.push_back({"Energy of the GPU", table_cell(energy, 0.001, 1) + " mJ/token",
+                       table_cell(test["gpu"]["power_w_from_energy"], 1, 0) + " W on average"});
+    }
+    return tiles;
+  }
+
+  void speed_by_depth() {
+    std::map<std::string, size_t> index;  // of a series, by its name
     std::vector<Series> series;
     for (const Entry& entry : entries_) {
       if (!entry.is_decode()) continue;
@@ -164,13 +186,13 @@ class Page {
                  "values a token reads.");
   }
 
-  void latencies() {
+  void inter_token_latencies() {
     std::vector<Sample> samples;
     for (const Entry& entry : entries_) {
-      const Json& gaps = (*entry.test)["gaps_ns"];
-      if (gaps.empty() || samples.size() == kMaxCurves) continue;
+      const Json& latencies_ns = (*entry.test)["gaps_ns"];
+      if (latencies_ns.empty() || samples.size() == kMaxCurves) continue;
       Sample sample{joined(run_name(*entry.run, runs_), entry.test_name()), {}};
-      for (const Json& gap : gaps) sample.values.push_back(gap.get<double>() / 1e6);
+      for (const Json& ns : latencies_ns) sample.values.push_back(ns.get<double>() / 1e6);
       samples.push_back(std::move(sample));
     }
     if (samples.empty()) return;
@@ -188,8 +210,9 @@ class Page {
       for (const Json& test : run["tests"]) {
         const Json& rate = test["achieved_gb_s"];
         if (rate.is_null()) continue;
-        bars.push_back({test["test"], rate,
-                        number(rate, 1, 1) + " GB/s, " + percent(test["read_bandwidth_share"])});
+        bars.push_back(
+            {test["test"], rate,
+             table_cell(rate, 1, 1) + " GB/s, " + percent(test["read_bandwidth_share"])});
       }
       if (bars.empty()) continue;
       const double limit = run["read_bandwidth"]["gb_s"];
@@ -230,34 +253,35 @@ class Page {
   void tables() {
     page_.heading("All tests");
     std::vector<std::vector<std::string>> rates;
-    std::vector<std::vector<std::string>> gaps;
+    std::vector<std::vector<std::string>> latencies;
     for (const Entry& entry : entries_) {
       const Json& run = *entry.run;
       const Json& test = *entry.test;
       rates.push_back(
           {model_name(run), run["backend"], run["threads"].dump(), run["kv_type"],
-           entry.test_name(), number(test["avg_ts"], 1, 2), number(test["stddev_ts"], 1, 2),
-           number(test["median_ts"], 1, 2), number(test["ttft"]["p50_ns"], 1e6, 2),
-           number(test["achieved_gb_s"], 1, 1), percent(test["read_bandwidth_share"]),
-           number(test["bytes_per_token"]["total"], 1e6, 2),
-           number(test["cpu_ns_per_token"], 1e6, 3), number(test["gpu"]["j_per_token"], 0.001, 2)});
+           entry.test_name(), table_cell(test["avg_ts"], 1, 2), table_cell(test["stddev_ts"], 1, 2),
+           table_cell(test["median_ts"], 1, 2), table_cell(test["ttft"]["p50_ns"], 1e6, 2),
+           table_cell(test["achieved_gb_s"], 1, 1), percent(test["read_bandwidth_share"]),
+           table_cell(test["bytes_per_token"]["total"], 1e6, 2),
+           table_cell(test["cpu_ns_per_token"], 1e6, 3),
+           table_cell(test["gpu"]["j_per_token"], 0.001, 2)});
       if (!entry.is_decode()) continue;
       const Json& itl = test["itl"];
       std::vector<std::string> row = {model_name(run), run["backend"], entry.test_name()};
       for (const char* field : {"mean_ns", "p50_ns", "p90_ns", "p95_ns", "p99_ns", "max_ns",
                                 "jitter_ns", "stddev_ns", "longest_stall_ns"}) {
-        row.push_back(number(itl[field], 1e6, 3));
+        row.push_back(table_cell(itl[field], 1e6, 3));
       }
-      gaps.push_back(std::move(row));
+      latencies.push_back(std::move(row));
     }
     page_.table({"model", "backend", "threads", "KV", "test", "tok/s", "±", "median", "TTFT ms",
                  "GB/s", "of memory", "MB/token", "CPU ms/token", "mJ/token"},
                 rates);
-    if (gaps.empty()) return;
+    if (latencies.empty()) return;
     page_.heading("Time between two tokens, ms");
     page_.table({"model", "backend", "test", "mean", "p50", "p90", "p95", "p99", "max",
                  "jitter p99 − p50", "deviation", "longest stall"},
-                gaps);
+                latencies);
   }
 
   void reproducibility() {
@@ -282,24 +306,6 @@ class Page {
 };
 
 }  // namespace
-
-std::vector<std::pair<std::string, std::string>> facts_of(const Json& object) {
-  std::vector<std::pair<std::string, std::string>> facts;
-  for (const auto& [name, value] : object.items()) {
-    if (name == "not_available") continue;
-    std::string shown = name;
-    std::replace(shown.begin(), shown.end(), '_', ' ');
-    if (value.is_object()) {
-      for (const auto& [inner, text] : facts_of(value))
-        facts.emplace_back(shown + " " + inner, text);
-    } else if (value.is_null()) {
-      facts.emplace_back(shown, "n/a: " + object["not_available"][name].get<std::string>());
-    } else {
-      facts.emplace_back(shown, value.is_string() ? value.get<std::string>() : value.dump());
-    }
-  }
-  return facts;
-}
 
 std::string report_page(const Json& report) { return Page(report).text(); }
 

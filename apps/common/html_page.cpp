@@ -9,7 +9,7 @@
 namespace edgellm::bench {
 namespace {
 
-// The colours of series are told apart with the usual kinds of colour blindness, too.
+// The colours of series stay distinct with the usual kinds of colour blindness.
 constexpr const char* kStyle = R"(
 :root{color-scheme:light dark;--page:#f6f7f9;--card:#fff;--text:#1c2430;--soft:#5c6675;--rule:#dfe3e9;
 --k0:#2868c8;--k1:#c9600a;--k2:#12805c;--k3:#a53a8f;--k4:#8a6a00;--k5:#5b6675;--limit:#c22f3d}

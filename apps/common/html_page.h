@@ -1,5 +1,5 @@
-// One self-contained HTML page: style and charts are inside, nothing is fetched, no script runs. It
-// follows the reader's light or dark setting. All texts are escaped here, SVG is taken as it is.
+// A self-contained HTML page. Style and charts are inside, nothing is fetched, no script runs. The
+// page follows the reader's light or dark setting. All texts are escaped; SVG is taken as it is.
 #pragma once
 
 #include <string>
@@ -21,12 +21,12 @@ class HtmlPage {
   void heading(const std::string& text);
   void paragraph(const std::string& text);
   void tiles(const std::vector<Tile>& tiles);
-  // `svg` from apps/common/svg_chart.h; the caption says how to read it.
+  // `svg` comes from apps/common/svg_chart.h. The caption says how to read it.
   void figure(const std::string& title, const std::string& svg, const std::string& caption);
-  // A column with a cell that begins with a digit is aligned to the right.
+  // A column is aligned to the right where any of its cells begins with a digit.
   void table(const std::vector<std::string>& columns,
              const std::vector<std::vector<std::string>>& rows);
-  // Names and values below each other, for what was measured with what.
+  // A list of names and values.
   void facts(const std::vector<std::pair<std::string, std::string>>& facts);
 
   // The whole document.

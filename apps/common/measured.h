@@ -1,5 +1,5 @@
-// A measured value or the reason why there is none. Reports never leave a metric out and never fill
-// it with a guess: what could not be measured says why.
+// A measured value, or the reason why there is none. A report neither leaves a metric out nor fills
+// it with a guess: a missing one says why.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@
 
 namespace edgellm::bench {
 
-// Why something was not measured, for people: "no NVIDIA driver is installed".
+// Why something was not measured, in words for people: "no NVIDIA driver is installed".
 struct NotAvailable {
   std::string reason;
 };
@@ -31,7 +31,7 @@ class Measured {
   const T* operator->() const { return &std::get<T>(state_); }
   const std::string& reason() const { return std::get<NotAvailable>(state_).reason; }
 
-  // The same absence, of a value of another type.
+  // The reason, for a value of another type.
   NotAvailable missing() const { return std::get<NotAvailable>(state_); }
 
   template <class F>

@@ -27,16 +27,16 @@ Summary summarise(std::span<const double> values) {
   return summary;
 }
 
-LatencySummary summarise_latencies(std::span<const int64_t> gaps_ns) {
+LatencySummary summarise_latencies(std::span<const int64_t> latencies_ns) {
   LatencySummary summary;
-  if (gaps_ns.empty()) return summary;
-  const std::vector<double> values(gaps_ns.begin(), gaps_ns.end());
+  if (latencies_ns.empty()) return summary;
+  const std::vector<double> values(latencies_ns.begin(), latencies_ns.end());
   const Summary all = summarise(values);
   summary.n = all.n;
   summary.mean_ns = all.mean;
   summary.stddev_ns = all.stddev;
   summary.variance_ns2 = all.stddev * all.stddev;
-  std::vector<int64_t> sorted(gaps_ns.begin(), gaps_ns.end());
+  std::vector<int64_t> sorted(latencies_ns.begin(), latencies_ns.end());
   std::sort(sorted.begin(), sorted.end());
   const std::span<const int64_t> ranks = sorted;
   summary.min_ns = sorted.front();

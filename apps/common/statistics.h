@@ -1,5 +1,5 @@
-// What a set of measurements says. Nothing here is smoothed, trimmed or estimated: every percentile
-// is a value that occurred.
+// Summaries of measurements. Nothing is smoothed, trimmed or estimated. Every percentile is a value
+// that occurred.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace edgellm::bench {
 
-// Nearest rank: the smallest value that at least `percent` per cent (1 to 100) of the values do not
-// exceed. `sorted` is ascending and not empty.
+// Nearest rank: the smallest value such that at least `percent` per cent (1 to 100) of all values
+// do not exceed it. `sorted` is ascending and not empty.
 template <class T>
 T nearest_rank(std::span<const T> sorted, size_t percent) {
   return sorted[(sorted.size() * percent + 99) / 100 - 1];
@@ -27,7 +27,7 @@ struct Summary {
 };
 Summary summarise(std::span<const double> values);
 
-// Times between the tokens of a stream. All 0 for an empty set.
+// Inter-token latencies, or times to a first token. All 0 for an empty set.
 struct LatencySummary {
   size_t n = 0;
   double mean_ns = 0;
@@ -38,12 +38,12 @@ struct LatencySummary {
   int64_t max_ns = 0;
 
   int64_t jitter_ns() const { return p99_ns - p50_ns; }
-  // How much longer than usual the stream once stood still.
+  // By how much the longest latency exceeds the usual one.
   int64_t longest_stall_ns() const { return max_ns - p50_ns; }
 };
-LatencySummary summarise_latencies(std::span<const int64_t> gaps_ns);
+LatencySummary summarise_latencies(std::span<const int64_t> latencies_ns);
 
-// Least squares: y = intercept + slope * x. Empty where there are not two different x.
+// Least squares: y = intercept + slope * x. Empty where all x are the same.
 struct Line {
   double slope = 0;
   double intercept = 0;

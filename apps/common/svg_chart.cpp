@@ -25,13 +25,13 @@ constexpr size_t kMaxBins = 40;
 
 std::string n(double value) { return fixed(value, 1); }
 
-// As few decimals as tell neighbouring ticks apart.
-std::string number(double value, double step) {
+// With as few decimals as tell neighbouring ticks apart.
+std::string tick_label(double value, double step) {
   const int decimals = step >= 1 ? 0 : static_cast<int>(std::ceil(-std::log10(step) - 1e-9));
   return fixed(value, std::clamp(decimals, 0, 9));
 }
 
-// Four digits that matter.
+// With four significant digits.
 std::string reading(double value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.4g", value);
@@ -54,7 +54,20 @@ std::string line(double x1, double y1, double x2, double y2, const char* css_cla
          "\" x2=\"" + n(x2) + "\" y2=\"" + n(y2) + "\"/>";
 }
 
-// Turns values into places and draws the axes.
+// A filled rectangle. `attributes` are further ones, each after a space.
+std::string bar(double x, double y, double width, double height, const std::string& attributes,
+                const std::string& title) {
+  return "<rect class=\"bar b0\" x=\"" + n(x) + "\" y=\"" + n(y) + "\" width=\"" + n(width) +
+         "\" height=\"" + n(height) + "\"" + attributes + "><title>" + escape_html(title) +
+         "</title></rect>";
+}
+
+std::string dot(double x, double y, const std::string& colour, const std::string& title) {
+  return "<circle class=\"dot c" + colour + "\" cx=\"" + n(x) + "\" cy=\"" + n(y) +
+         "\" r=\"4\"><title>" + escape_html(title) + "</title></circle>";
+}
+
+// Places values in the view box and draws the axes.
 class Frame {
  public:
   Frame(double x_low, double x_high, double y_low, double y_high)
@@ -75,11 +88,11 @@ class Frame {
     const double y_step = y_ticks_[1] - y_ticks_[0];
     for (const double tick : y_ticks_) {
       out += line(kLeft, y(tick), kWidth - kRight, y(tick), "grid");
-      out += text(kLeft - 8, y(tick) + 4, "end", number(tick, y_step));
+      out += text(kLeft - 8, y(tick) + 4, "end", tick_label(tick, y_step));
     }
     const double x_step = x_ticks_[1] - x_ticks_[0];
     for (const double tick : x_ticks_) {
-      out += text(x(tick), kHeight - kBottom + 18, "middle", number(tick, x_step));
+      out += text(x(tick), kHeight - kBottom + 18, "middle", tick_label(tick, x_step));
     }
     out += line(kLeft, kHeight - kBottom, kWidth - kRight, kHeight - kBottom, "axis");
     out += text((kLeft + kWidth - kRight) / 2, kHeight - 8, "middle", axes.x_label, "label");
@@ -108,17 +121,40 @@ std::string legend(const std::vector<std::string>& names) {
 struct Range {
   double low = 0;
   double high = 0;
+
+  void cover(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
 };
 
+// Not empty: around a single value its half to both sides.
 Range widened(Range range) {
   if (range.high > range.low) return range;
   const double half = range.low == 0 ? 1 : std::abs(range.low) / 2;
   return {range.low - half, range.high + half};
 }
 
-// Where a chart of these values ends: one stall of a second must not press all else together.
+// Where a chart of these values ends. One stall of a second must not squeeze all others.
 double shown_end(const std::vector<double>& sorted) {
   return std::min(sorted.back(), 2 * nearest_rank(std::span<const double>(sorted), 99));
+}
+
+// Both ends of each step up, at every value once.
+Series steps_of(const std::string& name, const std::vector<double>& sorted, double end) {
+  Series curve{name, {{sorted.front(), 0}}};
+  const auto count = static_cast<double>(sorted.size());
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    const double below = 100 * static_cast<double>(i) / count;
+    if (sorted[i] > end) {
+      curve.points.push_back({end, below});
+      break;
+    }
+    if (i + 1 < sorted.size() && sorted[i] == sorted[i + 1]) continue;
+    curve.points.push_back({sorted[i], below});
+    curve.points.push_back({sorted[i], 100 * static_cast<double>(i + 1) / count});
+  }
+  return curve;
 }
 
 }  // namespace
@@ -174,24 +210,20 @@ std::vector<double> nice_ticks(double low, double high, int n_ticks) {
 }
 
 std::string line_chart(const std::vector<Series>& series, const Axes& axes) {
-  std::optional<Range> xs;
-  std::optional<Range> ys;
   std::vector<std::string> names;
-  const auto cover = [](std::optional<Range>& range, double value) {
-    if (!range) range = {value, value};
-    range->low = std::min(range->low, value);
-    range->high = std::max(range->high, value);
-  };
+  std::vector<Point> points;  // of all series
   for (const Series& one : series) {
     names.push_back(one.name);
-    for (const Point& point : one.points) {
-      cover(xs, point.x);
-      cover(ys, point.y);
-    }
+    points.insert(points.end(), one.points.begin(), one.points.end());
   }
-  require(xs.has_value(), "a chart needs a point");
-  if (axes.y_from_zero) cover(ys, 0);
-  const Frame frame(xs->low, xs->high, ys->low, ys->high);
+  require(!points.empty(), "a chart needs a point");
+  Range xs{points.front().x, points.front().x};
+  Range ys;
+  for (const Point& point : points) {
+    xs.cover(point.x);
+    ys.cover(point.y);
+  }
+  const Frame frame(xs.low, xs.high, ys.low, ys.high);
 
   std::string out = legend(names) + open_svg(kHeight, axes.y_label + " against " + axes.x_label) +
                     frame.axes(axes);
@@ -202,12 +234,11 @@ std::string line_chart(const std::vector<Series>& series, const Axes& axes) {
     }
     out += "\"/>";
     if (!axes.markers) continue;
+    const std::string prefix = series.size() > 1 ? series[i].name + ": " : "";
     for (const Point& point : series[i].points) {
-      out += "<circle class=\"dot c" + colour(i) + "\" cx=\"" + n(frame.x(point.x)) + "\" cy=\"" +
-             n(frame.y(point.y)) + "\" r=\"4\"><title>" +
-             escape_html((names.size() > 1 ? series[i].name + ": " : "") + reading(point.y) + " " +
-                         axes.y_label + " at " + reading(point.x) + " " + axes.x_label) +
-             "</title></circle>";
+      out += dot(frame.x(point.x), frame.y(point.y), colour(i),
+                 prefix + reading(point.y) + " " + axes.y_label + " at " + reading(point.x) + " " +
+                     axes.x_label);
     }
   }
   return out + "</svg>";
@@ -233,14 +264,14 @@ std::string histogram(const std::vector<double>& values, const Axes& axes) {
   for (size_t i = 0; i < n_bins; ++i) {
     if (counts[i] == 0) continue;
     const double begin = range.low + width * static_cast<double>(i);
+    const double end = begin + width;
     const double top = frame.y(static_cast<double>(counts[i]));
-    const bool open_ended = i + 1 == n_bins && beyond > 0;
-    out += "<rect class=\"bar b0\" x=\"" + n(frame.x(begin) + 0.5) + "\" y=\"" + n(top) +
-           "\" width=\"" + n(std::max(1.0, frame.x(begin + width) - frame.x(begin) - 1)) +
-           "\" height=\"" + n(frame.y(0) - top) + "\"><title>" + std::to_string(counts[i]) +
-           (open_ended ? " of " + reading(begin) + " and more, up to " + reading(sorted.back())
-                       : " of " + reading(begin) + " to " + reading(begin + width)) +
-           "</title></rect>";
+    const std::string values_of_bin =
+        i + 1 == n_bins && beyond > 0
+            ? reading(begin) + " and more, up to " + reading(sorted.back())
+            : reading(begin) + " to " + reading(end);
+    out += bar(frame.x(begin) + 0.5, top, std::max(1.0, frame.x(end) - frame.x(begin) - 1),
+               frame.y(0) - top, "", std::to_string(counts[i]) + " of " + values_of_bin);
   }
   if (beyond > 0) {
     out += text(kWidth - kRight, kTop + 12, "end",
@@ -259,21 +290,7 @@ std::string distribution_chart(const std::vector<Sample>& samples, const std::st
     end = std::max(end, shown_end(all.back()));
   }
   std::vector<Series> series;
-  for (size_t s = 0; s < all.size(); ++s) {
-    const std::vector<double>& sorted = all[s];
-    Series curve{samples[s].name, {{sorted.front(), 0}}};
-    const auto count = static_cast<double>(sorted.size());
-    for (size_t i = 0; i < sorted.size(); ++i) {
-      if (sorted[i] > end) {
-        curve.points.push_back({end, 100 * static_cast<double>(i) / count});
-        break;
-      }
-      if (i + 1 < sorted.size() && sorted[i] == sorted[i + 1]) continue;
-      curve.points.push_back({sorted[i], 100 * static_cast<double>(i) / count});
-      curve.points.push_back({sorted[i], 100 * static_cast<double>(i + 1) / count});
-    }
-    series.push_back(std::move(curve));
-  }
+  for (size_t i = 0; i < all.size(); ++i) series.push_back(steps_of(samples[i].name, all[i], end));
   return line_chart(series,
                     {.x_label = x_label, .y_label = "% of values at most", .markers = false});
 }
@@ -292,9 +309,8 @@ std::string bar_chart(const std::vector<Bar>& bars, const std::optional<Limit>& 
   for (size_t i = 0; i < bars.size(); ++i) {
     const double top = kRowHeight * static_cast<double>(i) + 6;
     out += text(kNames - 10, top + 15, "end", bars[i].name, "label");
-    out += "<rect class=\"bar b0\" x=\"" + n(kNames) + "\" y=\"" + n(top) + "\" width=\"" +
-           n(std::max(1.0, x(bars[i].value) - kNames)) + "\" height=\"22.0\" rx=\"3\"><title>" +
-           escape_html(bars[i].label) + "</title></rect>";
+    out +=
+        bar(kNames, top, std::max(1.0, x(bars[i].value) - kNames), 22, " rx=\"3\"", bars[i].label);
     out += text(x(std::max(bars[i].value, limit ? limit->value : 0)) + 8, top + 15, "start",
                 bars[i].label, "note");
   }

@@ -1,5 +1,5 @@
-// Charts as inline SVG, for pages that need nothing from anywhere (apps/common/html_page.h has the
-// style sheet that gives them their colours, light and dark).
+// Charts as inline SVG, for self-contained pages. Their colours, light and dark, are in the style
+// sheet of apps/common/html_page.h.
 #pragma once
 
 #include <optional>
@@ -24,23 +24,23 @@ struct Series {
 struct Axes {
   std::string x_label;
   std::string y_label;
-  bool y_from_zero = true;
   bool markers = true;  // a dot on every point, which names its values
 };
 
-// All series in one frame. Where there is more than one, a legend stands above.
+// All series in one frame, from y = 0 on. Where there are several, a legend stands above.
 std::string line_chart(const std::vector<Series>& series, const Axes& axes);
 
-// How many of the values fall into each of at most 40 bins of equal width. Values beyond twice
-// the 99th percentile count in the last bin, which then says so.
+// How many values fall into each of at most 40 bins of equal width. Values beyond twice the 99th
+// percentile count in the last bin, and a note says how many they are.
 std::string histogram(const std::vector<double>& values, const Axes& axes);
 
-// The share of values (y, 0 to 100 %) that are at most x, one curve a series of values. It ends at
-// twice the largest 99th percentile: a curve that leaves the chart below 100 % has values beyond.
 struct Sample {
   std::string name;
   std::vector<double> values;
 };
+
+// A curve for each sample: the share of its values (y, 0 to 100 %) that are at most x. The chart
+// ends at twice the largest 99th percentile. A curve that leaves it below 100 % has values beyond.
 std::string distribution_chart(const std::vector<Sample>& samples, const std::string& x_label);
 
 struct Bar {
@@ -49,11 +49,13 @@ struct Bar {
   std::string label;  // beside the bar
 };
 
-// Horizontal bars from zero, and a line for what they can reach at best.
+// The best that bars can reach.
 struct Limit {
   double value = 0;
   std::string label;
 };
+
+// Horizontal bars from zero, and a line for the limit.
 std::string bar_chart(const std::vector<Bar>& bars, const std::optional<Limit>& limit);
 
 // Round numbers from at most `low` to at least `high`, about `n` of them.

@@ -22,6 +22,9 @@ bool is(const char* fault) {
   return mode != nullptr && std::string_view(mode) == fault;
 }
 
+constexpr Return kNotSupported = 3;
+constexpr Return kNotFound = 6;
+
 int the_gpu = 0;
 Device gpu() { return reinterpret_cast<Device>(&the_gpu); }
 

@@ -1,4 +1,4 @@
-// What is read of the machine, on whatever machine the test runs.
+// What is read of the machine that the test runs on.
 #include "apps/session/machine.h"
 
 #include <atomic>

@@ -90,13 +90,13 @@ TEST_CASE("a prefill test times each prompt up to its first token") {
   const TestResult result = fixture.runner().run({Kind::kPrefill, 40, 0, 1}, 4, [] {});
   CHECK(result.samples_ns.size() == 4);
   CHECK(result.ttft_ns == result.samples_ns);
-  CHECK(result.gaps_ns.empty());
+  CHECK(result.inter_token_ns.empty());
   CHECK(result.total_tokens() == 160);
   CHECK(result.head.steps <= 4);  // one arg-max a prompt
-  CHECK(fixture.polls == 5 * 3);  // the warm-up, too; three passes of 16 rows at most
+  CHECK(fixture.polls == 5 * 3);  // three passes of up to 16 rows a run, warm-up included
 }
 
-TEST_CASE("a decode test counts every gap between tokens and nothing of the warm-up") {
+TEST_CASE("a decode test has every inter-token latency and none of the warm-up") {
   Fixture fixture;
   TestRunner runner = fixture.runner();
   runner.warm_up();
@@ -104,16 +104,16 @@ TEST_CASE("a decode test counts every gap between tokens and nothing of the warm
   const TestResult result = runner.run({Kind::kDecode, 20, 0, 1}, 3, [&] { ++runs; });
   CHECK(runs == 3);
   CHECK(result.samples_ns.size() == 3);
-  CHECK(result.gaps_ns.size() == 3 * 19);
+  CHECK(result.inter_token_ns.size() == 3 * 19);
   CHECK(result.ttft_ns.size() == 3);  // at depth 0 the first token is the prompt's
   CHECK(result.head.steps == 60);     // all of them by the int8 copy, which was there already
   CHECK(result.cpu_ns > 0);
-  int64_t in_gaps = 0;
-  for (const int64_t gap : result.gaps_ns) in_gaps += gap;
-  for (const int64_t ttft : result.ttft_ns) in_gaps += ttft;
+  int64_t in_tokens = 0;
+  for (const int64_t latency : result.inter_token_ns) in_tokens += latency;
+  for (const int64_t ttft : result.ttft_ns) in_tokens += ttft;
   int64_t in_samples = 0;
   for (const int64_t sample : result.samples_ns) in_samples += sample;
-  CHECK(in_gaps == in_samples);  // no time is lost, none counted twice
+  CHECK(in_tokens == in_samples);  // no time is lost, none counted twice
 }
 
 TEST_CASE("a decode test at a depth fills it once and takes that as the time to a first token") {
@@ -121,10 +121,10 @@ TEST_CASE("a decode test at a depth fills it once and takes that as the time to 
   TestRunner runner = fixture.runner();
   const TestResult one = runner.run({Kind::kDecode, 5, 200, 1}, 2, [] {});
   CHECK(one.ttft_ns.size() == 1);
-  CHECK(one.gaps_ns.size() == 2 * 4);
+  CHECK(one.inter_token_ns.size() == 2 * 4);
   const TestResult three = runner.run({Kind::kDecode, 5, 100, 3}, 2, [] {});
   CHECK(three.ttft_ns.size() == 3);
-  CHECK(three.gaps_ns.size() == 2 * 4);
+  CHECK(three.inter_token_ns.size() == 2 * 4);
   CHECK(three.total_tokens() == 2 * 3 * 5);
   CHECK_THROWS(runner.run({Kind::kDecode, 101, 200, 1}, 1, [] {}));
 }

@@ -32,10 +32,10 @@ TEST_CASE("a summary of one value or none is no accident") {
 }
 
 TEST_CASE("latency percentiles are values that occurred") {
-  std::vector<int64_t> gaps;
-  for (int64_t i = 100; i >= 1; --i) gaps.push_back(10 * i);
-  gaps.push_back(5000);
-  const LatencySummary summary = summarise_latencies(gaps);
+  std::vector<int64_t> latencies;
+  for (int64_t i = 100; i >= 1; --i) latencies.push_back(10 * i);
+  latencies.push_back(5000);
+  const LatencySummary summary = summarise_latencies(latencies);
   CHECK(summary.n == 101);
   CHECK(summary.min_ns == 10);
   CHECK(summary.p50_ns == 510);

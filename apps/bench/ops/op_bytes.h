@@ -19,10 +19,9 @@
 namespace edgellm::bench {
 
 struct OpBytes {
-  uint64_t weights = 0;  // ternary codes and their scales, gains
-  uint64_t kv = 0;       // keys and values in half precision, read or written
-  uint64_t activations =
-      0;  // rows that enter an op, leave it or lie between its steps; RoPE angles
+  uint64_t weights = 0;      // ternary codes and their scales, gains
+  uint64_t kv = 0;           // keys and values in half precision, read or written
+  uint64_t activations = 0;  // rows before, between and after the steps; RoPE angles
 
   uint64_t total() const { return weights + kv + activations; }
   OpBytes& operator+=(const OpBytes& other) {

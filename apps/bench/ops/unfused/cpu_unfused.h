@@ -1,9 +1,9 @@
-// The ternary products of a layer as an engine without fusion would run them on the CPU: a parallel
-// loop each for the norm, the quantisation, every matrix, RoPE of q and of k, the append to the
-// cache, the activation and the addition. To compare the fused ops with.
+// The ternary products of a layer as an engine without fusion would run them on the CPU. The fused
+// ops are compared with them. The norm, the quantisation, every matrix, RoPE of q and of k, the
+// append to the cache, the activation and the addition are a parallel loop each.
 //
-// Same args, same arithmetic, same bits as the fused ops (kernels/ops.h), with the inner loops of
-// the same instruction set; but a value that is not finite is not reported.
+// Args, arithmetic and bits are those of the fused ops (kernels/ops.h), and so are the inner loops
+// of the instruction set. Values that are not finite are not reported.
 #pragma once
 
 #include <vector>
@@ -36,8 +36,8 @@ class CpuUnfused {
   std::vector<int32_t> sum_;
   std::vector<float> s_;
   std::vector<float> r_;
-  std::vector<float> first_;   // [rows, widest] of a product
-  std::vector<float> second_;  // of another
+  std::vector<float> first_;  // [rows, widest] of a matrix, as are the next two
+  std::vector<float> second_;
   std::vector<float> third_;
   cpu::QuantisedRows quantised_;
 };

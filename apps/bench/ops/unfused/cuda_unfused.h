@@ -1,11 +1,11 @@
-// The ternary products of a layer as an engine without fusion would run them: a kernel for the
-// norm, one that quantises, one for each matrix, one each for RoPE, the append to the cache, the
-// activation and the addition to the residual stream. To compare the fused ops with.
+// The ternary products of a layer as an engine without fusion would run them on a GPU. The fused
+// ops are compared with them. The norm, the quantisation, every matrix, RoPE, the append to the
+// cache, the activation and the addition to the residual stream are a kernel each.
 //
-// Same args, same arithmetic, same bits as the fused ops (kernels/ops.h), but a value that is not
-// finite is not reported. All intermediate rows go through memory. Every kernel is launched like
-// the fused ones (kernels/cuda/launch.cuh) and fetches its first weights before it waits for the
-// kernel before it.
+// Args, arithmetic and bits are those of the fused ops (kernels/ops.h). Values that are not finite
+// are not reported. All intermediate rows go through memory. Every kernel is launched like the
+// fused ones (kernels/cuda/launch.cuh) and fetches its first weights before the kernel before it
+// has ended.
 #pragma once
 
 #include "kernels/cuda/cuda.h"
