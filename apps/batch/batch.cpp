@@ -41,7 +41,7 @@ void add_files(Command& command, BatchFlags& flags) {
       .value("FILE.jsonl");
   command
       .option("-o,--output", flags.output,
-              "Answers, one a line; - is standard output, which cannot be gone on with")
+              "Answers, one a line; - is standard output, which cannot be resumed")
       .required()
       .value("OUT.jsonl");
   command.flag("--text", flags.is_text, "A line of the input is a prompt");
@@ -50,11 +50,11 @@ void add_files(Command& command, BatchFlags& flags) {
   command.option("--summary", flags.summary, "Write what is printed at the end, and more, as JSON")
       .value("OUT.json");
   const Option restart = command.flag("--restart", flags.restart,
-                                      "Begin anew, without the answers that the output holds");
+                                      "Start over and drop the answers that the output holds");
   command
       .flag("--keep-answers", flags.keep_answers,
-            "Go on, and keep the answers that the output holds, although model, options or input "
-            "are others")
+            "Resume and keep the answers that the output holds, although model, options or input "
+            "differ")
       .excludes(restart);
   command
       .parsed_option(
@@ -71,12 +71,12 @@ void add_files(Command& command, BatchFlags& flags) {
 void add_size(Command& command, BatchFlags& flags) {
   command
       .size_option("--kv-memory", flags.kv_memory,
-                   "Memory of the KV cache at most, for example 8G or 512MiB [what is left]")
+                   "Most memory for the KV cache, for example 8G or 512MiB [what is left]")
       .value("SIZE")
       .group("Engine");
   command
       .option("--sequences", flags.sequences,
-              "Requests that are answered at a time, as far as the KV cache has room; changes "
+              "Requests answered at a time, as far as the KV cache has room; changes "
               "speed and memory, never the result [CPU 16, GPU 256]")
       .range(1, kMaxSequences)
       .value("N")
@@ -94,7 +94,7 @@ void add_batch(Program& program) {
       "out.jsonl\n"
       "  edgellm batch model.tmac2 -i in.jsonl -o out.1.jsonl --shard 1/4 --device cuda:0\n"
       "  edgellm batch --merge out.1.jsonl out.2.jsonl out.3.jsonl out.4.jsonl -o all.jsonl\n"
-      "  The same command again goes on where it was interrupted, and tries again what failed.");
+      "  The same command again resumes where it was interrupted, and retries what failed.");
   auto flags = std::make_shared<BatchFlags>();
   command.option("MODEL", flags->model,
                  "A .tmac2 file, or the name of one in a model folder (edgellm help environment)");

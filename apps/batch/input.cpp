@@ -119,7 +119,7 @@ void BatchInput::require_unchanged() const {
   if (!scanned_ || read_so_far() == *scanned_) return;
   throw Error(ExitCode::kRuntime, name_ +
                                       " was changed while it was read; type the same command "
-                                      "again, which says how to go on");
+                                      "again, which says how to resume");
 }
 
 LineReader::Status BatchInput::next(Request& request, bool may_wait) {

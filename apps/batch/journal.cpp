@@ -38,7 +38,7 @@ void lock(int fd, const std::string& path) {
   }
   // Some network file systems have no locks.
   print_note("cannot lock " + path + " (" + std::strerror(errno) +
-             "): see to it that no other process writes it");
+             "): make sure that no other process writes it");
 }
 
 // Removes a file at the end of a scope, unless it has got another name.

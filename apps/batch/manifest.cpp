@@ -76,7 +76,7 @@ std::optional<BatchManifest> read_manifest(const std::string& output_path) {
     return parse(model_io::read_text_file(path, kMaxManifestBytes), path);
   } catch (const Error& error) {  // which blames a model's file
     throw Error(ExitCode::kUsage, std::string(error.what()) +
-                                      "; --restart begins anew, without the answers that " +
+                                      "; --restart starts over and drops the answers that " +
                                       output_path + " holds");
   }
 }

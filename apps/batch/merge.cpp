@@ -93,7 +93,7 @@ void check_manifests(const std::vector<Source>& sources, bool has_input) {
     }
     name = source.path;
     if (!source.manifest->is_complete && !has_input) {
-      fail_check(source.path + " is not complete; type its command again to go on with it");
+      fail_check(source.path + " is not complete; type its command again to resume it");
     }
   }
   for (size_t i = 0; i < of_shard.size() && !has_input; ++i) {

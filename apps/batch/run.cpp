@@ -108,7 +108,7 @@ class BatchRun {
       return;
     }
     if (!read_manifest_or_refuse()) {
-      throw Error(ExitCode::kUsage, flags_.output + " is there and no output of edgellm batch (" +
+      throw Error(ExitCode::kUsage, flags_.output + " exists, but is no output of edgellm batch (" +
                                         manifest_path(flags_.output) +
                                         " is missing); name another file, or remove it");
     }
@@ -128,7 +128,8 @@ class BatchRun {
 
   void go_on_from(const BatchManifest& before) {
     if (!input_.is_file()) {
-      print_note("reading standard input to its end, to see what of it is answered already");
+      print_note(
+          "reading standard input to its end, to find the requests that are answered already");
       input_.spool();
     }
     manifest_.input = input_.scan();
@@ -142,16 +143,16 @@ class BatchRun {
     std::optional<std::unordered_map<Digest, int64_t, DigestHash>> wanted;
     if (!same_input) wanted = requests_of_input();
     if (!before.input && has_foreign_answers(*wanted)) {
-      differences.emplace_back("there are answers to requests that this input lacks");
+      differences.emplace_back("the output has answers to requests that this input lacks");
     }
     if (!differences.empty() && !flags_.keep_answers) {
       throw Error(ExitCode::kUsage,
                   flags_.output + " is of another run: " + model_io::join(differences, "; ") +
-                      ". Use --restart to begin anew, or --keep-answers to go on and keep what is "
+                      ". Use --restart to start over, or --keep-answers to resume and keep what is "
                       "there, or name another output");
     }
     if (before.version != manifest_.version) {
-      print_note("the answers that are there are of edgellm " + before.version + ", this is " +
+      print_note("the answers in the output are of edgellm " + before.version + ", this is " +
                  manifest_.version);
     }
     if (before.is_complete && before.failed == 0 && differences.empty() && same_input &&

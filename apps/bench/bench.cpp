@@ -274,11 +274,10 @@ void add_bench(Program& program) {
       "Time each op of a layer by itself, fused and as a chain of plain steps, in place "
       "of prompts and decoding");
   command
-      .number_list(
-          "--rows", flags->rows,
-          "With --ops: rows of a pass; up to 8 are one each of so many sequences, more are "
-          "of one prompt [1,8,512]",
-          1, 4096)
+      .number_list("--rows", flags->rows,
+                   "With --ops: rows of a pass; up to 8 belong to one sequence each, more are of "
+                   "one prompt [1,8,512]",
+                   1, 4096)
       .needs(ops)
       .value("N");
   command
@@ -304,7 +303,7 @@ void add_bench(Program& program) {
       .excludes(ops);
   command
       .option("-r,--repetitions", flags->repeats,
-              "Times each test counts, after a warm-up [5; 20 with --ops]")
+              "Runs of each test that count, after a warm-up [5; 20 with --ops]")
       .range(1, 10000)
       .value("N");
   command.option("-o,--output", flags->format, "Form of the result on standard output [md]")

@@ -64,7 +64,7 @@ Measured<LatencySummary> inter_token_latency(const TestResult& result) {
     return NotAvailable{"a prefill test makes one token"};
   }
   if (result.inter_token_ns.empty()) {
-    return NotAvailable{"there is no gap between tokens where only one is made; use -n 2 or more"};
+    return NotAvailable{"one token has no inter-token latency; use -n 2 or more"};
   }
   return summarise_latencies(result.inter_token_ns);
 }
@@ -105,12 +105,12 @@ void put_device_work(Json& json, const TestResult& result, const RunSetting& set
   };
   const auto of_step = [&](size_t count, const char* missing) -> Measured<double> {
     if (!setting.on_gpu) return on_cpu;
-    if (!is_decode) return NotAvailable{"launches are counted of decode steps only"};
+    if (!is_decode) return NotAvailable{"launches are counted in decode steps only"};
     if (count == 0) return NotAvailable{missing};
     return static_cast<double>(count);
   };
   put(json, "launches_per_token",
-      of_step(result.launches.launches, "steps of so many sequences are not captured")
+      of_step(result.launches.launches, "steps of this number of sequences are not captured")
           .map([&](double n) { return n / result.spec.batch; }));
   put(json, "graph_nodes", of_step(result.launches.graph_nodes, "no CUDA Graph was used"));
   put(json, "synchronising_calls_per_token", per_token(result.host_work.synchronisations));

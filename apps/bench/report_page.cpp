@@ -144,7 +144,7 @@ class Page {
     const bool cached = test["step_fits_cache"] == true;
     std::vector<Tile> tiles = {{"Decode", table_cell(test["avg_ts"], 1, 1) + " tok/s",
                                 "± " + table_cell(test["stddev_ts"], 1, 1) + ", " + name},
-                               {"Between two tokens", table_cell(itl["p50_ns"], 1e6, 2) + " ms",
+                               {"Inter-token latency", table_cell(itl["p50_ns"], 1e6, 2) + " ms",
                                 "p99 " + table_cell(itl["p99_ns"], 1e6, 2) + ", longest " +
                                     table_cell(itl["max_ns"], 1e6, 2)},
                                {"Of the memory's speed", percent(test["read_bandwidth_share"]),
@@ -196,12 +196,12 @@ class Page {
       samples.push_back(std::move(sample));
     }
     if (samples.empty()) return;
-    page_.figure("Time between two tokens: " + samples.front().name,
+    page_.figure("Inter-token latency: " + samples.front().name,
                  histogram(samples.front().values, {.x_label = "ms", .y_label = "tokens"}),
                  "Of all runs of the test together. A steady stream is one narrow peak.");
     page_.figure("Time between two tokens: distribution", distribution_chart(samples, "ms"),
-                 "How many of the gaps are at most so long. The further right a curve bends at "
-                 "its top, the rarer but longer are its stalls.");
+                 "The share of inter-token latencies up to each value. The further right a curve "
+                 "bends at its top, the rarer and longer are its stalls.");
   }
 
   void roofline() {
@@ -278,7 +278,7 @@ class Page {
                  "GB/s", "of memory", "MB/token", "CPU ms/token", "mJ/token"},
                 rates);
     if (latencies.empty()) return;
-    page_.heading("Time between two tokens, ms");
+    page_.heading("Inter-token latency, ms");
     page_.table({"model", "backend", "test", "mean", "p50", "p90", "p95", "p99", "max",
                  "jitter p99 − p50", "deviation", "longest stall"},
                 latencies);

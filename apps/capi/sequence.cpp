@@ -91,7 +91,7 @@ void Sequence::feed(std::span<const int32_t> ids) {
 void Sequence::truncate(size_t n_ids) {
   if (n_ids > ids_.size()) {
     throw Error(ExitCode::kUsage, "the sequence has " + std::to_string(ids_.size()) +
-                                      " ids, it cannot be cut to " + std::to_string(n_ids));
+                                      " ids and cannot be cut to " + std::to_string(n_ids));
   }
   if (n_ids == ids_.size()) return;
   ids_.resize(n_ids);

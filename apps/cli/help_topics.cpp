@@ -7,13 +7,14 @@ namespace edgellm {
 const std::vector<EnvironmentVariable>& environment_variables() {
   static const std::vector<EnvironmentVariable> variables = {
       {"EDGELLM_MODELS",
-       "Folders with models, separated by colons. A MODEL that is no path is looked for there, "
+       "Folders with models, separated by colons. A MODEL that is not a path is searched for "
+       "there, "
        "then in the user's model folder."},
       {"XDG_DATA_HOME",
        "The user's model folder is edgellm/models in this folder, ~/.local/share unless set."},
       {"HOME", "The home folder, for ~/.local/share."},
       {"CUDA_VISIBLE_DEVICES",
-       "Which GPUs there are, in which order; read by NVIDIA's driver. Set and empty: none."},
+       "Which GPUs to use, in which order; read by NVIDIA's driver. Set and empty: none."},
       {"OLLAMA_HOST",
        "Where compare --ollama finds Ollama, in Ollama's own forms: HOST, HOST:PORT, :PORT or "
        "http://HOST:PORT; 127.0.0.1:11434 unless set."},
@@ -30,8 +31,8 @@ const std::vector<EnvironmentVariable>& environment_variables() {
        "Instruction set of the CPU kernels: portable, avx2 or avx512, for comparing them. The "
        "result is the same."},
       {"TMPDIR",
-       "Where bench keeps the random model of a --shape, and batch standard input that it must "
-       "read first, while they run; /tmp unless set."},
+       "Folder for temporary files: bench keeps the random model of a --shape there, batch the "
+       "standard input that it must read first; /tmp unless set."},
       {"EDGELLM_NVML",
        "The NVML library that bench reads a GPU's sensors with, instead of the driver's "
        "libnvidia-ml.so.1."},
@@ -45,7 +46,8 @@ const std::vector<ExitStatus>& exit_statuses() {
       {code(ExitCode::kSuccess), "Success."},
       {code(ExitCode::kRuntime),
        "Runtime failure: input/output, memory, a value that is not finite, an internal error."},
-      {code(ExitCode::kUsage), "Wrong command line, or a prompt that is empty or not UTF-8."},
+      {code(ExitCode::kUsage),
+       "Wrong command line, or a prompt or --stop text that is empty or not UTF-8."},
       {code(ExitCode::kModelFile), "Model file missing, corrupt or unreadable."},
       {code(ExitCode::kUnsupported), "Recognised, but not supported."},
       {code(ExitCode::kDevice), "No device memory, or no usable GPU where one was demanded."},
@@ -54,7 +56,7 @@ const std::vector<ExitStatus>& exit_statuses() {
       {code(ExitCode::kVerification),
        "verify: the file is readable, but a check failed. batch --merge: answers are missing."},
       {code(ExitCode::kPeerUnavailable),
-       "compare: the server or its model is not there, or an answer of it was not whole."},
+       "compare: the server or its model is not there, or one of its answers was not whole."},
       {"129, 130, 143", "Ended by SIGHUP, SIGINT, SIGTERM."},
   };
   return statuses;

@@ -135,9 +135,10 @@ std::string man_page(const CommandInfo& command, const CommandInfo& program) {
   }
   if (is_program) page += section("environment", environment());
   if (is_program) {
-    page += section("files",
-                    entry("\\fI~/.local/share/edgellm/models\\fR",
-                          "The user's model folder, where a MODEL that is no path is looked for."));
+    page += section(
+        "files",
+        entry("\\fI~/.local/share/edgellm/models\\fR",
+              "The user's model folder, where a MODEL that is not a path is searched for."));
   }
   page += section("exit status", is_program ? exit_codes()
                                             : "0 on success; the other codes are listed in\n"

@@ -254,10 +254,12 @@ void add_compare(Program& program) {
   command.flag("--same-weights", flags->same_weights,
                "You know that both run the same weights; doubted where the server says otherwise");
   command.flag("--json", flags->json, "Print one JSON object");
-  command.option("--html", flags->html, "Write a page with charts, too").value("OUT.html");
+  command.option("--html", flags->html, "Also write a page with charts to this file")
+      .value("OUT.html");
   add_engine_options(command, flags->engine);
   command.find("--ctx").description(
-      "Positions of the context, Ollama's too [4096, or the model's maximum where that is less]");
+      "Positions of the context, here and in Ollama [4096, or the model's maximum where that is "
+      "less]");
   command.runs([flags] { return compare_with(*flags); });
 }
 

@@ -65,7 +65,8 @@ VerdictRow row_of(const Comparison& comparison, const std::string& name, const s
 Metric gap_metric(int64_t (*of)(const bench::LatencySummary&)) {
   return [of](const Sample& sample) -> Measured<double> {
     if (sample.gaps_ns.empty()) {
-      return NotAvailable{sample.decode_tps ? "there is no gap" : sample.decode_tps.reason()};
+      return NotAvailable{sample.decode_tps ? "an answer of one token has no inter-token latency"
+                                            : sample.decode_tps.reason()};
     }
     return static_cast<double>(of(bench::summarise_latencies(sample.gaps_ns)));
   };
@@ -130,7 +131,7 @@ SameWeights decide_same_weights(bool stated, uint64_t our_parameters,
   if (theirs.quantisation && !is_ternary(*theirs.quantisation)) {
     return {false, "ternary here, " + *theirs.quantisation + " there"};
   }
-  if (stated) return {true, "you say so, and nothing that the server tells speaks against it"};
+  if (stated) return {true, "you say so, and nothing that the server tells contradicts it"};
   return {false, "nothing shows that they are the same; --same-weights says so where you know it"};
 }
 
@@ -237,8 +238,8 @@ std::vector<std::string> remarks(const Comparison& comparison) {
   }
   if (pieces_differ) {
     sentences.push_back(server +
-                        " sends other pieces than single tokens: its inter-token times are "
-                        "those between pieces of text.");
+                        " sends other pieces than single tokens: its inter-token latency is the "
+                        "time between pieces of text.");
   }
   return sentences;
 }
@@ -326,7 +327,7 @@ std::vector<std::vector<std::string>> verdict_table(const Comparison& comparison
 
 std::vector<std::vector<std::string>> gap_table(const Comparison& comparison) {
   std::vector<std::vector<std::string>> rows = {
-      {"all gaps between tokens", "n", "mean", "p50", "p90", "p95", "p99", "max"}};
+      {"inter-token latency", "n", "mean", "p50", "p90", "p95", "p99", "max"}};
   for (const auto& [name, side] : {std::pair{std::string("edgellm"), &Pair::ours},
                                    std::pair{comparison.theirs.software, &Pair::theirs}}) {
     const bench::LatencySummary gaps = pooled_gaps(comparison, side);

@@ -55,12 +55,12 @@ std::string to_html(const Comparison& comparison) {
   std::vector<bench::Sample> samples;
   if (!ours.empty()) samples.push_back({"edgellm", ours});
   if (!theirs.empty()) samples.push_back({server, theirs});
-  page.heading("Time between tokens");
+  page.heading("Inter-token latency");
   if (!samples.empty()) {
-    page.figure("Inter-token latency",
-                bench::distribution_chart(samples, "milliseconds between tokens"),
-                "The share of all gaps that are at most so long: further left is faster, steeper "
-                "is steadier.");
+    page.figure(
+        "Inter-token latency", bench::distribution_chart(samples, "milliseconds between tokens"),
+        "The share of inter-token latencies up to each value: further left is faster, steeper "
+        "is steadier.");
   }
   add_table(page, gap_table(comparison));
   std::vector<bench::Series> series;

@@ -97,7 +97,7 @@ Sample measure_ours(const OurSide& side, const peers::CompletionRequest& request
                     std::to_string(side.backend->info().context) + "; " +
                     (needed <= model.config().max_context
                          ? "use -c " + std::to_string(needed)
-                         : "use a smaller -n or a shorter prompt, the model allows no more than " +
+                         : "use a smaller -n or a shorter prompt; the model allows at most " +
                                std::to_string(model.config().max_context)));
   }
   GenerateRequest generation;

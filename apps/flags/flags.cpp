@@ -77,7 +77,7 @@ void add_full_head_flag(Command& command, SessionOptions& options) {
 void add_answer_options(Command& command, AnswerOptions& options) {
   command
       .option("-n,--max-tokens", options.max_tokens,
-              "Tokens to generate at most; -1: until the model stops or the context is full [-1]")
+              "Most tokens to generate; -1: until the model stops or the context is full [-1]")
       .value("N");
   command
       .repeated_option("--stop", options.stop, "End before this text; may be given several times")
@@ -87,8 +87,8 @@ void add_answer_options(Command& command, AnswerOptions& options) {
 void add_sampling_options(Command& command, SamplingChoice& choice) {
   command
       .flag("--sample", choice.model_defaults,
-            "Sample with the model's own defaults, which its file holds; the options below "
-            "replace single ones")
+            "Sample with the model's own defaults, which its file holds; each option below "
+            "replaces one of them")
       .group(kSampling);
   add_number(command, "--temp", choice.temperature, "Temperature; 0: greedy [0]", "T");
   add_number(command, "--top-k", choice.top_k,

@@ -40,7 +40,7 @@ constexpr const char* kHelp =
     "  /bye              end (so does Ctrl-D)\n"
     "  //...             a message that begins with /\n"
     "A message of several lines stands between \"\"\" and \"\"\"; at a terminal, a line that ends\n"
-    "with \\ goes on in the next. Ctrl-C stops an answer.\n";
+    "with \\ continues in the next. Ctrl-C stops an answer.\n";
 
 class Chat {
  public:
@@ -128,7 +128,7 @@ class Chat {
     } else {
       set_sampling_option(sampling_, name, value);
       if (sampling_.temperature == 0 && name != "temp" && name != "repeat-penalty") {
-        print_note(name + " counts from when temp is above 0");
+        print_note(name + " takes effect when temp is above 0");
       }
     }
   }

@@ -279,14 +279,13 @@ nlohmann::ordered_json to_json(const Report& report, const nlohmann::ordered_jso
 void require_room(size_t n_prompt, int context, int max_context) {
   if (n_prompt < static_cast<size_t>(context)) return;
   const std::string needed = std::to_string(n_prompt + 1);
-  throw Error(ExitCode::kPromptDoesNotFit,
-              "the prompt is " + std::to_string(n_prompt) +
-                  " tokens and needs a context of at least " + needed + ", but the context is " +
-                  std::to_string(context) + "; " +
-                  (n_prompt < static_cast<size_t>(max_context)
-                       ? "use -c " + needed
-                       : "shorten the prompt, the model allows no more than " +
-                             std::to_string(max_context)));
+  throw Error(
+      ExitCode::kPromptDoesNotFit,
+      "the prompt is " + std::to_string(n_prompt) + " tokens and needs a context of at least " +
+          needed + ", but the context is " + std::to_string(context) + "; " +
+          (n_prompt < static_cast<size_t>(max_context)
+               ? "use -c " + needed
+               : "shorten the prompt; the model allows at most " + std::to_string(max_context)));
 }
 
 void check_flags(const Flags& flags) {

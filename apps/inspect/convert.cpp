@@ -99,9 +99,9 @@ std::string dry_run_text(const std::string& output, const ConvertedModel& model)
                           human_count(model.parameter_count) + " parameters, vocabulary " +
                           std::to_string(config.vocab) + ", context " +
                           std::to_string(config.max_context)) +
-         row("weights",
-             human_bytes(ternary_bytes) + " ternary, " + human_bytes(table_bytes) +
-                 (config.tied_head ? " embedding, which is the head too" : " embedding and head")) +
+         row("weights", human_bytes(ternary_bytes) + " ternary, " + human_bytes(table_bytes) +
+                            (config.tied_head ? " embedding, which is also the head"
+                                              : " embedding and head")) +
          row("tokenizer", model.tokenizer.present
                               ? std::to_string(model.tokenizer.stop_ids.size()) + " stop ids, " +
                                     (model.tokenizer.chat_template.empty() ? "no chat template"

@@ -328,7 +328,7 @@ void add_info(Program& program) {
                                  "  edgellm info model.tmac2 --json --sections");
   auto flags = std::make_shared<Flags>();
   add_model_argument(command, flags->model);
-  command.flag("--sections", flags->sections, "List every section of the file too");
+  command.flag("--sections", flags->sections, "Also list every section of the file");
   command.flag("--json", flags->json, "Print one JSON object");
   command.runs([flags] { return info(*flags); });
 }

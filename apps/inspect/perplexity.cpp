@@ -174,7 +174,8 @@ void add_perplexity(Program& program) {
   add_prompt_options(command, flags->text, PromptForms::kFiles);
   command
       .option("--window", flags->window,
-              "Tokens of a window; each starts anew, after a BOS where the model has one [as "
+              "Tokens of a window; each starts with an empty cache, after a BOS where the model "
+              "has one [as "
               "many as fit the context]")
       .range(1, INT32_MAX)
       .value("N");

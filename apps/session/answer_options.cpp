@@ -8,7 +8,7 @@ namespace edgellm {
 void check_max_tokens(int max_tokens, const std::string& as_given) {
   if (max_tokens >= 1 || max_tokens == -1) return;
   throw Error(ExitCode::kUsage, as_given +
-                                    " is not a number of tokens; use 1 or more, or -1 to go on "
+                                    " is not a number of tokens; use 1 or more, or -1 to generate "
                                     "until the model stops or the context is full");
 }
 
