@@ -62,13 +62,13 @@ VerdictRow row_of(const Comparison& comparison, const std::string& name, const s
   return row;
 }
 
-Metric gap_metric(int64_t (*of)(const bench::LatencySummary&)) {
+Metric latency_metric(int64_t (*of)(const bench::LatencySummary&)) {
   return [of](const Sample& sample) -> Measured<double> {
-    if (sample.gaps_ns.empty()) {
+    if (sample.inter_token_ns.empty()) {
       return NotAvailable{sample.decode_tps ? "an answer of one token has no inter-token latency"
                                             : sample.decode_tps.reason()};
     }
-    return static_cast<double>(of(bench::summarise_latencies(sample.gaps_ns)));
+    return static_cast<double>(of(bench::summarise_latencies(sample.inter_token_ns)));
   };
 }
 
@@ -151,11 +151,12 @@ std::vector<VerdictRow> verdict(const Comparison& comparison) {
       row_of(comparison, "TTFT", "ms", false, time(&Sample::ttft_ns)),
       row_of(comparison, "whole answer", "ms", false, total),
       row_of(comparison, "inter-token p50", "ms", false,
-             gap_metric([](const LatencySummary& gaps) { return gaps.p50_ns; })),
+             latency_metric([](const LatencySummary& latencies) { return latencies.p50_ns; })),
       row_of(comparison, "inter-token p99", "ms", false,
-             gap_metric([](const LatencySummary& gaps) { return gaps.p99_ns; })),
-      row_of(comparison, "jitter (p99 - p50)", "ms", false,
-             gap_metric([](const LatencySummary& gaps) { return gaps.jitter_ns(); }))};
+             latency_metric([](const LatencySummary& latencies) { return latencies.p99_ns; })),
+      row_of(
+          comparison, "jitter (p99 - p50)", "ms", false,
+          latency_metric([](const LatencySummary& latencies) { return latencies.jitter_ns(); }))};
   VerdictRow memory = {.metric = "memory",
                        .unit = "bytes",
                        .more_is_better = false,
@@ -171,13 +172,13 @@ std::vector<VerdictRow> verdict(const Comparison& comparison) {
   return rows;
 }
 
-bench::LatencySummary pooled_gaps(const Comparison& comparison, Sample Pair::*side) {
-  std::vector<int64_t> gaps;
+bench::LatencySummary pooled_latencies(const Comparison& comparison, Sample Pair::*side) {
+  std::vector<int64_t> latencies;
   for (const Pair& pair : comparison.pairs) {
-    const std::vector<int64_t>& of_answer = (pair.*side).gaps_ns;
-    gaps.insert(gaps.end(), of_answer.begin(), of_answer.end());
+    const std::vector<int64_t>& of_answer = (pair.*side).inter_token_ns;
+    latencies.insert(latencies.end(), of_answer.begin(), of_answer.end());
   }
-  return bench::summarise_latencies(gaps);
+  return bench::summarise_latencies(latencies);
 }
 
 std::vector<std::string> remarks(const Comparison& comparison) {
@@ -325,19 +326,20 @@ std::vector<std::vector<std::string>> verdict_table(const Comparison& comparison
   return rows;
 }
 
-std::vector<std::vector<std::string>> gap_table(const Comparison& comparison) {
+std::vector<std::vector<std::string>> latency_table(const Comparison& comparison) {
   std::vector<std::vector<std::string>> rows = {
       {"inter-token latency", "n", "mean", "p50", "p90", "p95", "p99", "max"}};
   for (const auto& [name, side] : {std::pair{std::string("edgellm"), &Pair::ours},
                                    std::pair{comparison.theirs.software, &Pair::theirs}}) {
-    const bench::LatencySummary gaps = pooled_gaps(comparison, side);
-    if (gaps.n == 0) {
+    const bench::LatencySummary latencies = pooled_latencies(comparison, side);
+    if (latencies.n == 0) {
       rows.push_back({name, "0", "n/a", "n/a", "n/a", "n/a", "n/a", "n/a"});
       continue;
     }
     const auto ms = [](auto ns) { return milliseconds(static_cast<double>(ns)); };
-    rows.push_back({name, std::to_string(gaps.n), ms(gaps.mean_ns), ms(gaps.p50_ns),
-                    ms(gaps.p90_ns), ms(gaps.p95_ns), ms(gaps.p99_ns), ms(gaps.max_ns)});
+    rows.push_back({name, std::to_string(latencies.n), ms(latencies.mean_ns), ms(latencies.p50_ns),
+                    ms(latencies.p90_ns), ms(latencies.p95_ns), ms(latencies.p99_ns),
+                    ms(latencies.max_ns)});
   }
   return rows;
 }
@@ -364,7 +366,7 @@ std::string to_text(const Comparison& comparison) {
 
   std::vector<std::vector<std::string>> rows = own_figures(comparison);
   rows.insert(rows.begin(), {"by each side's own clock", "edgellm", comparison.theirs.software});
-  text += table(rows) + "\n" + table(gap_table(comparison)) + "\n";
+  text += table(rows) + "\n" + table(latency_table(comparison)) + "\n";
   for (const std::string& sentence : remarks(comparison)) text += wrapped("- " + sentence, 100, 2);
   text += "\n" + table(verdict_table(comparison)) + "A ratio above 1 is in edgellm's favour.\n";
   return text;

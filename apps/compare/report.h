@@ -69,7 +69,7 @@ struct VerdictRow {
 std::vector<VerdictRow> verdict(const Comparison& comparison);
 
 // Times between the pieces of all measured answers of a side.
-bench::LatencySummary pooled_gaps(const Comparison& comparison, Sample Pair::*side);
+bench::LatencySummary pooled_latencies(const Comparison& comparison, Sample Pair::*side);
 
 // What a reader has to know besides the numbers, each a sentence.
 std::vector<std::string> remarks(const Comparison& comparison);
@@ -85,8 +85,8 @@ std::vector<std::pair<std::string, std::string>> facts(const peers::PeerInfo& th
 // Tables; the first row of the last two holds the titles of the columns.
 // "metric, edgellm, server": the figures that each side's own clock gives.
 std::vector<std::vector<std::string>> own_figures(const Comparison& comparison);
-// All gaps of either side, with percentiles.
-std::vector<std::vector<std::string>> gap_table(const Comparison& comparison);
+// The inter-token latencies of either side, with percentiles.
+std::vector<std::vector<std::string>> latency_table(const Comparison& comparison);
 std::vector<std::vector<std::string>> verdict_table(const Comparison& comparison);
 
 std::string to_text(const Comparison& comparison);

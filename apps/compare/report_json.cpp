@@ -21,17 +21,17 @@ nlohmann::ordered_json to_json(const peers::ServerFigures& own) {
   return json;
 }
 
-nlohmann::ordered_json to_json(const bench::LatencySummary& gaps) {
-  return {{"n", gaps.n},
-          {"mean", gaps.mean_ns},
-          {"variance_ns2", gaps.variance_ns2},
-          {"p50", gaps.p50_ns},
-          {"p90", gaps.p90_ns},
-          {"p95", gaps.p95_ns},
-          {"p99", gaps.p99_ns},
-          {"max", gaps.max_ns},
-          {"jitter", gaps.jitter_ns()},
-          {"longest_stall", gaps.longest_stall_ns()}};
+nlohmann::ordered_json to_json(const bench::LatencySummary& latencies) {
+  return {{"n", latencies.n},
+          {"mean", latencies.mean_ns},
+          {"variance_ns2", latencies.variance_ns2},
+          {"p50", latencies.p50_ns},
+          {"p90", latencies.p90_ns},
+          {"p95", latencies.p95_ns},
+          {"p99", latencies.p99_ns},
+          {"max", latencies.max_ns},
+          {"jitter", latencies.jitter_ns()},
+          {"longest_stall", latencies.longest_stall_ns()}};
 }
 
 nlohmann::ordered_json to_json(const Sample& sample) {
@@ -44,7 +44,7 @@ nlohmann::ordered_json to_json(const Sample& sample) {
   put(json, "prefill_tps", sample.prefill_tps);
   put(json, "decode_tps", sample.decode_tps);
   put(json, "text_bytes_per_s", sample.text_bytes_per_s);
-  json["gaps_ns"] = sample.gaps_ns;
+  json["gaps_ns"] = sample.inter_token_ns;
   json["own_clock"] = to_json(sample.own);
   return json;
 }
@@ -121,8 +121,8 @@ nlohmann::ordered_json to_json(const Comparison& comparison) {
           {"warmups", comparison.warmups},
           {"verdict", rows},
           {"gaps_ns",
-           {{"ours", to_json(pooled_gaps(comparison, &Pair::ours))},
-            {"theirs", to_json(pooled_gaps(comparison, &Pair::theirs))}}},
+           {{"ours", to_json(pooled_latencies(comparison, &Pair::ours))},
+            {"theirs", to_json(pooled_latencies(comparison, &Pair::theirs))}}},
           {"remarks", remarks(comparison)},
           {"pairs", pairs},
           {"theirs_warmups", warmups},

@@ -7,12 +7,13 @@
 namespace edgellm::compare {
 namespace {
 
-std::vector<double> gaps_in_ms(const Comparison& comparison, Sample Pair::*side) {
-  std::vector<double> gaps;
+std::vector<double> latencies_in_ms(const Comparison& comparison, Sample Pair::*side) {
+  std::vector<double> latencies;
   for (const Pair& pair : comparison.pairs) {
-    for (const int64_t ns : (pair.*side).gaps_ns) gaps.push_back(static_cast<double>(ns) / 1e6);
+    for (const int64_t ns : (pair.*side).inter_token_ns)
+      latencies.push_back(static_cast<double>(ns) / 1e6);
   }
-  return gaps;
+  return latencies;
 }
 
 // The first row holds the titles.
@@ -50,8 +51,8 @@ std::string to_html(const Comparison& comparison) {
   add_table(page, verdict_table(comparison));
   for (const std::string& sentence : remarks(comparison)) page.paragraph(sentence);
 
-  const std::vector<double> ours = gaps_in_ms(comparison, &Pair::ours);
-  const std::vector<double> theirs = gaps_in_ms(comparison, &Pair::theirs);
+  const std::vector<double> ours = latencies_in_ms(comparison, &Pair::ours);
+  const std::vector<double> theirs = latencies_in_ms(comparison, &Pair::theirs);
   std::vector<bench::Sample> samples;
   if (!ours.empty()) samples.push_back({"edgellm", ours});
   if (!theirs.empty()) samples.push_back({server, theirs});
@@ -62,7 +63,7 @@ std::string to_html(const Comparison& comparison) {
         "The share of inter-token latencies up to each value: further left is faster, steeper "
         "is steadier.");
   }
-  add_table(page, gap_table(comparison));
+  add_table(page, latency_table(comparison));
   std::vector<bench::Series> series;
   for (const auto& [name, side] :
        {std::pair{std::string("edgellm"), &Pair::ours}, std::pair{server, &Pair::theirs}}) {

@@ -19,10 +19,10 @@ using bench::NotAvailable;
 constexpr int64_t kBurstGapNs = 20'000;
 constexpr size_t kBurstPieces = 8;
 
-bool is_burst(std::vector<int64_t> gaps) {
-  if (gaps.size() + 1 < kBurstPieces) return false;
-  const auto middle = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2);
-  std::nth_element(gaps.begin(), middle, gaps.end());
+bool is_burst(std::vector<int64_t> latencies) {
+  if (latencies.size() + 1 < kBurstPieces) return false;
+  const auto middle = latencies.begin() + static_cast<std::ptrdiff_t>(latencies.size() / 2);
+  std::nth_element(latencies.begin(), middle, latencies.end());
   return *middle < kBurstGapNs;
 }
 
@@ -48,13 +48,13 @@ void derive(const Arrivals& at, Sample& sample) {
     return;
   }
   for (size_t i = 1; i < at.piece_ns.size(); ++i) {
-    sample.gaps_ns.push_back(at.piece_ns[i] - at.piece_ns[i - 1]);
+    sample.inter_token_ns.push_back(at.piece_ns[i] - at.piece_ns[i - 1]);
   }
   const int64_t ttft = at.piece_ns.front() - at.sent_ns;
-  if (is_burst(sample.gaps_ns)) {
+  if (is_burst(sample.inter_token_ns)) {
     const NotAvailable burst{
         "the answer came in one burst: the server, or a proxy before it, does not stream"};
-    sample.gaps_ns.clear();
+    sample.inter_token_ns.clear();
     sample.ttft_ns = burst;
     sample.prefill_tps = burst;
     sample.decode_tps = burst;

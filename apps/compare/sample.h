@@ -22,13 +22,13 @@ struct Sample {
   Measured<int64_t> prompt_tokens;  // each side counts with its own tokenizer
   Measured<int64_t> tokens;         // of the answer, a stop token included
   int64_t pieces = 0;
-  std::vector<int64_t> gaps_ns;       // between pieces
-  Measured<int64_t> ttft_ns;          // to the first piece
-  int64_t total_ns = 0;               // to the end of the answer
-  Measured<double> prefill_tps;       // prompt_tokens / ttft
-  Measured<double> decode_tps;        // (tokens - 1) / time from the first token to the last
-  Measured<double> text_bytes_per_s;  // of the text after the first piece, in the same time
-  peers::ServerFigures own;           // what that side's own clock says
+  std::vector<int64_t> inter_token_ns;  // between pieces
+  Measured<int64_t> ttft_ns;            // to the first piece
+  int64_t total_ns = 0;                 // to the end of the answer
+  Measured<double> prefill_tps;         // prompt_tokens / ttft
+  Measured<double> decode_tps;          // (tokens - 1) / time from the first token to the last
+  Measured<double> text_bytes_per_s;    // of the text after the first piece, in the same time
+  peers::ServerFigures own;             // what that side's own clock says
 };
 
 struct OurSide {

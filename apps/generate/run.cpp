@@ -197,14 +197,14 @@ void print_verbose(const Report& report) {
     line("eval rate:", fixed(report.eval_tps(), 2) + " tokens/s");
   }
 
-  const Percentiles gaps = percentiles(result.inter_token_ns);
+  const Percentiles latencies = percentiles(result.inter_token_ns);
   const MemoryPlan memory = report.backend->memory();
   const HeadStats head = report.backend->head_stats();
   const uint64_t token_bytes = weight_bytes_per_token(*report.model, memory.certified_head);
   line("time to first token:", go_duration(result.ttft_ns));
   if (report.timed_tokens() > 0) {
-    line("inter-token p50:", go_duration(gaps.p50));
-    line("inter-token p99:", go_duration(gaps.p99));
+    line("inter-token p50:", go_duration(latencies.p50));
+    line("inter-token p99:", go_duration(latencies.p99));
     line("weights read:", human_bytes(token_bytes) + " per token, " +
                               fixed(static_cast<double>(token_bytes) * report.eval_tps() / 1e9, 2) +
                               " GB/s");
@@ -243,37 +243,40 @@ std::string output_hash(std::span<const int32_t> ids) {
 nlohmann::ordered_json to_json(const Report& report, const nlohmann::ordered_json& text) {
   const ModelFile& model = *report.model;
   const GenerateResult& result = *report.result;
-  const Percentiles gaps = percentiles(result.inter_token_ns);
-  return {
-      {"schema", "edgellm.run/1"},
-      {"version", build_info().version},
-      {"model",
-       {{"path", model.path()},
-        {"id", model_io::hex64(model.id())},
-        {"architecture", model.config().architecture},
-        {"params", model.parameter_count()},
-        {"bytes", model.file_bytes()}}},
-      {"prompt_ids", report.prompt_ids},
-      {"token_ids", result.token_ids},
-      {"text", text},
-      {"finish_reason", to_string(result.finish_reason)},
-      {"timings",
-       {{"total_ns", report.timings.total_ns},
-        {"load_ns", report.timings.load_ns},
-        {"prompt_eval_count", report.prompt_count()},
-        {"prompt_eval_ns", result.prompt_eval_ns},
-        {"prompt_tps", report.prompt_tps()},
-        {"eval_count", report.eval_count()},
-        {"eval_ns", result.eval_ns},
-        {"eval_tps", report.eval_tps()},
-        {"ttft_ns", result.ttft_ns},
-        {"itl_ns", {{"p50", gaps.p50}, {"p90", gaps.p90}, {"p99", gaps.p99}, {"max", gaps.max}}}}},
-      {"device", report.backend->info().device},
-      {"threads", report.options->threads},
-      {"kv_type", report.options->kv_type == KvType::kF32 ? "f32" : "f16"},
-      {"context", report.backend->info().context},
-      {"sampling", edgellm::to_json(*report.sampling)},
-      {"output_hash", output_hash(result.token_ids)}};
+  const Percentiles latencies = percentiles(result.inter_token_ns);
+  return {{"schema", "edgellm.run/1"},
+          {"version", build_info().version},
+          {"model",
+           {{"path", model.path()},
+            {"id", model_io::hex64(model.id())},
+            {"architecture", model.config().architecture},
+            {"params", model.parameter_count()},
+            {"bytes", model.file_bytes()}}},
+          {"prompt_ids", report.prompt_ids},
+          {"token_ids", result.token_ids},
+          {"text", text},
+          {"finish_reason", to_string(result.finish_reason)},
+          {"timings",
+           {{"total_ns", report.timings.total_ns},
+            {"load_ns", report.timings.load_ns},
+            {"prompt_eval_count", report.prompt_count()},
+            {"prompt_eval_ns", result.prompt_eval_ns},
+            {"prompt_tps", report.prompt_tps()},
+            {"eval_count", report.eval_count()},
+            {"eval_ns", result.eval_ns},
+            {"eval_tps", report.eval_tps()},
+            {"ttft_ns", result.ttft_ns},
+            {"itl_ns",
+             {{"p50", latencies.p50},
+              {"p90", latencies.p90},
+              {"p99", latencies.p99},
+              {"max", latencies.max}}}}},
+          {"device", report.backend->info().device},
+          {"threads", report.options->threads},
+          {"kv_type", report.options->kv_type == KvType::kF32 ? "f32" : "f16"},
+          {"context", report.backend->info().context},
+          {"sampling", edgellm::to_json(*report.sampling)},
+          {"output_hash", output_hash(result.token_ids)}};
 }
 
 void require_room(size_t n_prompt, int context, int max_context) {

@@ -342,14 +342,14 @@ TEST_CASE("compare: figures of a stream") {
   CHECK(*plain.decode_tps == Approx(100));
   CHECK(*plain.text_bytes_per_s == Approx(300));
   CHECK(plain.total_ns == 145'000'000);
-  CHECK(plain.gaps_ns == std::vector<int64_t>(4, 10'000'000));
+  CHECK(plain.inter_token_ns == std::vector<int64_t>(4, 10'000'000));
   // The same with a stop token, whose time only the end of the answer shows.
   const compare::Sample stopped = sample_of(stream_of({100, 110, 120, 130}, "stop", 140, 5));
   CHECK(*stopped.decode_tps == Approx(100));
   // Two tokens a piece.
   const compare::Sample pieces = sample_of(stream_of({100, 120, 140}, "length", 140, 5));
   CHECK(*pieces.decode_tps == Approx(100));
-  CHECK(pieces.gaps_ns.size() == 2);
+  CHECK(pieces.inter_token_ns.size() == 2);
   // Too little to divide by.
   CHECK_FALSE(sample_of(stream_of({}, "stop", 100, 0)).ttft_ns);
   const compare::Sample one = sample_of(stream_of({100}, "length", 100, 1));
