@@ -1,26 +1,22 @@
 // edgellm run: a prompt in, its continuation out.
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
-#include "apps/common/text_format.h"
 #include "apps/common/timings.h"
-#include "apps/common/version.h"
 #include "apps/flags/flags.h"
+#include "apps/generate/answer.h"
 #include "apps/generate/commands.h"
+#include "apps/generate/run_report.h"
 #include "apps/session/answer_options.h"
 #include "apps/session/chat_prompt.h"
 #include "apps/session/prompt.h"
 #include "apps/session/sampling_choice.h"
 #include "apps/session/session.h"
 #include "base/error.h"
-#include "base/hash.h"
-#include "base/text.h"
 #include "engine/generate.h"
-#include "engine/token_bytes.h"
 #include "tokenizer/text_stream.h"
 
 namespace edgellm {
@@ -43,88 +39,10 @@ struct Flags {
   std::optional<int> logprobs;
 };
 
-// What is written to stdout before the run has ended.
-enum class Streaming {
-  kNothing,
-  kText,    // the text as it becomes final
-  kEvents,  // a line of JSON for each token
-};
-
 Streaming streaming_of(const Flags& flags) {
   if (flags.json) return flags.stream ? Streaming::kEvents : Streaming::kNothing;
   return flags.no_stream ? Streaming::kNothing : Streaming::kText;
 }
-
-// Collects the answer and shows it as it comes: text where the model has a tokenizer, else ids with
-// blanks between them.
-class Answer {
- public:
-  Answer(const Tokenizer* tokenizer, std::vector<std::string> stop_strings, Streaming streaming)
-      : streaming_(streaming) {
-    if (tokenizer != nullptr) text_stream_.emplace(*tokenizer, std::move(stop_strings));
-  }
-
-  // Text to stand before the answer, where a text is printed, and its ids.
-  void begin_with(const std::string& prompt, std::span<const int32_t> ids) {
-    if (prompt.empty()) return;
-    prompt_ = prompt;
-    if (text_stream_) text_stream_->start_behind(ids);
-    if (streaming_ == Streaming::kText) write(prompt_);
-  }
-
-  // One token; a stop token has no text. `details` are more fields of its event. False when the
-  // answer has ended: at a stop string, or because nobody reads it any more.
-  bool push(int32_t id, bool is_stop, const nlohmann::ordered_json& details) {
-    std::string piece;
-    if (text_stream_) {
-      if (!is_stop) piece = text_stream_->push(id);
-    } else if (!is_stop) {
-      piece = (text_.empty() ? "" : " ") + std::to_string(id);
-    }
-    nlohmann::ordered_json event = {{"id", id}};
-    event["text"] = text_stream_ ? nlohmann::ordered_json(piece) : nullptr;
-    event.update(details);
-    append(piece, event);
-    return !reader_gone_ && !(text_stream_ && text_stream_->stopped());
-  }
-
-  // Text that was held back to the end becomes an event without an id.
-  void finish() {
-    if (!text_stream_) return;
-    const std::string piece = text_stream_->finish();
-    if (!piece.empty()) append(piece, {{"id", nullptr}, {"text", piece}});
-  }
-
-  // What is still to be written to stdout of a text, with the newline that ends it.
-  void print_rest() {
-    const std::string all = prompt_ + text_;
-    if (all.empty()) return;
-    std::string rest = streaming_ == Streaming::kText ? "" : all;
-    if (all.back() != '\n') rest += '\n';
-    write(rest);
-  }
-
-  void print_object(const nlohmann::ordered_json& json) { write(json_line(json)); }
-
-  const std::string& text() const { return text_; }
-
- private:
-  void append(const std::string& piece, const nlohmann::ordered_json& event) {
-    text_ += piece;
-    if (streaming_ == Streaming::kText) write(piece);
-    if (streaming_ == Streaming::kEvents) write(json_line(event));
-  }
-
-  void write(const std::string& bytes) {
-    if (!reader_gone_) reader_gone_ = !write_stdout(bytes);
-  }
-
-  std::optional<TextStream> text_stream_;
-  std::string prompt_;
-  std::string text_;
-  Streaming streaming_;
-  bool reader_gone_ = false;
-};
 
 // {"logprob", "top": [{"id", "text", "logprob"}]}; the text null where the model has no tokenizer.
 nlohmann::ordered_json to_json(const TokenLogprobs& logprobs, const Tokenizer* tokenizer) {
@@ -138,9 +56,9 @@ nlohmann::ordered_json to_json(const TokenLogprobs& logprobs, const Tokenizer* t
 }
 
 // The prompt as --print-prompt shows it: the text as it was given; for ids what they stand for.
-std::string shown_prompt(const PromptSource& flags, const PromptText& prompt,
+std::string shown_prompt(const PromptSource& source, const std::string& given,
                          std::span<const int32_t> ids, const Tokenizer* tokenizer) {
-  if (!flags.ids_file) return prompt.text;
+  if (!source.ids_file) return given;
   std::string text;
   if (tokenizer == nullptr) {
     for (const int32_t id : ids) text += std::to_string(id) + " ";
@@ -149,134 +67,6 @@ std::string shown_prompt(const PromptSource& flags, const PromptText& prompt,
   TextStream stream(*tokenizer, {});
   for (const int32_t id : ids) text += stream.push(id);
   return text + stream.finish();
-}
-
-struct Timings {
-  int64_t total_ns = 0;
-  int64_t load_ns = 0;
-};
-
-// All that was found out, for --json and --verbose.
-struct Report {
-  const ModelFile* model;
-  const Backend* backend;
-  const EngineOptions* options;
-  const SamplingOptions* sampling;
-  std::span<const int32_t> prompt_ids;
-  const GenerateResult* result;
-  Timings timings;
-
-  int64_t prompt_count() const { return static_cast<int64_t>(prompt_ids.size()); }
-  int64_t eval_count() const { return static_cast<int64_t>(result->token_ids.size()); }
-  double prompt_tps() const { return per_second(prompt_count(), result->prompt_eval_ns); }
-  // The first token comes out of the prompt's evaluation: the rate is of those after it.
-  int64_t timed_tokens() const { return std::max<int64_t>(0, eval_count() - 1); }
-  double eval_tps() const { return per_second(timed_tokens(), result->eval_ns); }
-};
-
-// The eight lines are Ollama's, in its words and layout, left out where they have nothing to say,
-// so that the two tools can be compared line by line.
-void print_verbose(const Report& report) {
-  const GenerateResult& result = *report.result;
-  std::string out;
-  const auto line = [&out](const char* label, const std::string& value) {
-    std::string start = label;
-    start.resize(22, ' ');
-    out += start + value + "\n";
-  };
-  line("total duration:", go_duration(report.timings.total_ns));
-  line("load duration:", go_duration(report.timings.load_ns));
-  line("prompt eval count:", std::to_string(report.prompt_count()) + " token(s)");
-  line("prompt eval duration:", go_duration(result.prompt_eval_ns));
-  line("prompt eval rate:", fixed(report.prompt_tps(), 2) + " tokens/s");
-  if (report.eval_count() > 0) {
-    line("eval count:", std::to_string(report.eval_count()) + " token(s)");
-  }
-  if (report.timed_tokens() > 0) {
-    line("eval duration:", go_duration(result.eval_ns));
-    line("eval rate:", fixed(report.eval_tps(), 2) + " tokens/s");
-  }
-
-  const Percentiles latencies = percentiles(result.inter_token_ns);
-  const MemoryPlan memory = report.backend->memory();
-  const HeadStats head = report.backend->head_stats();
-  const uint64_t token_bytes = weight_bytes_per_token(*report.model, memory.certified_head);
-  line("time to first token:", go_duration(result.ttft_ns));
-  if (report.timed_tokens() > 0) {
-    line("inter-token p50:", go_duration(latencies.p50));
-    line("inter-token p99:", go_duration(latencies.p99));
-    line("weights read:", human_bytes(token_bytes) + " per token, " +
-                              fixed(static_cast<double>(token_bytes) * report.eval_tps() / 1e9, 2) +
-                              " GB/s");
-  }
-  const SamplingOptions& sampling = *report.sampling;
-  line("sampling:", sampling.is_argmax() ? "greedy" : edgellm::to_json(sampling).dump());
-  line("head:",
-       head.steps == 0
-           ? "full"
-           : "int8, certified; rows rescored: mean " +
-                 fixed(static_cast<double>(head.rescored) / static_cast<double>(head.steps), 1) +
-                 ", most " + std::to_string(head.most_rescored) + " of " +
-                 std::to_string(report.model->config().vocab));
-  line("memory:",
-       human_bytes(memory.weights) + " weights, " +
-           (memory.certified_head > 0 ? human_bytes(memory.certified_head) + " int8 head, " : "") +
-           human_bytes(memory.kv_cache) + " KV cache, " + human_bytes(memory.workspace) +
-           " workspace");
-  const StepLaunches step = report.backend->step_launches(1);
-  if (step.launches > 0) {
-    line("launches:",
-         std::to_string(step.launches) + " per token" +
-             (step.graph_nodes > 0 ? ", a graph of " + std::to_string(step.graph_nodes) + " nodes"
-                                   : std::string()));
-  }
-  line("context:", std::to_string(report.backend->info().context) + " tokens");
-  line("device:", report.backend->info().device);
-  std::fputs(out.c_str(), stderr);
-}
-
-// Hash of the generated ids as little-endian int32 (the only byte order this program runs on).
-std::string output_hash(std::span<const int32_t> ids) {
-  return model_io::hex64(model_io::xxh3(ids.data(), ids.size_bytes()));
-}
-
-nlohmann::ordered_json to_json(const Report& report, const nlohmann::ordered_json& text) {
-  const ModelFile& model = *report.model;
-  const GenerateResult& result = *report.result;
-  const Percentiles latencies = percentiles(result.inter_token_ns);
-  return {{"schema", "edgellm.run/1"},
-          {"version", build_info().version},
-          {"model",
-           {{"path", model.path()},
-            {"id", model_io::hex64(model.id())},
-            {"architecture", model.config().architecture},
-            {"params", model.parameter_count()},
-            {"bytes", model.file_bytes()}}},
-          {"prompt_ids", report.prompt_ids},
-          {"token_ids", result.token_ids},
-          {"text", text},
-          {"finish_reason", to_string(result.finish_reason)},
-          {"timings",
-           {{"total_ns", report.timings.total_ns},
-            {"load_ns", report.timings.load_ns},
-            {"prompt_eval_count", report.prompt_count()},
-            {"prompt_eval_ns", result.prompt_eval_ns},
-            {"prompt_tps", report.prompt_tps()},
-            {"eval_count", report.eval_count()},
-            {"eval_ns", result.eval_ns},
-            {"eval_tps", report.eval_tps()},
-            {"ttft_ns", result.ttft_ns},
-            {"itl_ns",
-             {{"p50", latencies.p50},
-              {"p90", latencies.p90},
-              {"p99", latencies.p99},
-              {"max", latencies.max}}}}},
-          {"device", report.backend->info().device},
-          {"threads", report.options->threads},
-          {"kv_type", report.options->kv_type == KvType::kF32 ? "f32" : "f16"},
-          {"context", report.backend->info().context},
-          {"sampling", edgellm::to_json(*report.sampling)},
-          {"output_hash", output_hash(result.token_ids)}};
 }
 
 void require_room(size_t n_prompt, int context, int max_context) {
@@ -291,56 +81,40 @@ void require_room(size_t n_prompt, int context, int max_context) {
                : "shorten the prompt; the model allows at most " + std::to_string(max_context)));
 }
 
-void check_flags(const Flags& flags) {
-  check_answer(flags.answer);
-  check_sampling(flags.sampling);
-}
+struct Prompt {
+  std::string text;          // as the model reads it
+  std::vector<int32_t> ids;  // at least one
+  int64_t waiting_ns = 0;    // for those who write standard input
+};
 
-int run(const Flags& flags) {
-  check_flags(flags);
-  const Stopwatch total;
-  Session session(flags.model, flags.engine);
+Prompt read_prompt_ids(const Flags& flags, Session& session) {
   const ModelFile& model = session.model();
-  const Tokenizer* const tokenizer = session.tokenizer();
-  if (tokenizer == nullptr && !flags.answer.stop.empty()) {
-    throw Error(ExitCode::kUsage, model.path() + " has no tokenizer, so --stop has no meaning");
-  }
   std::optional<ChatPrompt> chat;
-  if (flags.chat) chat.emplace(model, tokenizer, flags.chat_options.parse_special);
-  EngineOptions options = session.engine_options();
-  const SamplingOptions sampling =
-      sampling_options(flags.sampling, model.tokenizer(), model.path());
-  // A step whose logits are wanted computes all of them.
-  if (!sampling.is_argmax() || flags.logprobs) options.full_head = true;
-
-  const int64_t opening_ns = total.elapsed_ns();
-
-  PromptText prompt = flags.prompt.ids_file ? PromptText{} : read_prompt(flags.prompt);
-  const int64_t waiting_ns = total.elapsed_ns() - opening_ns;  // for whoever writes standard input
-  std::vector<int32_t> ids;
+  if (flags.chat) chat.emplace(model, session.tokenizer(), flags.chat_options.parse_special);
+  const Stopwatch waiting;
+  PromptText given = flags.prompt.ids_file ? PromptText{} : read_prompt(flags.prompt);
+  Prompt prompt;
+  prompt.waiting_ns = waiting.elapsed_ns();
   if (chat) {
-    require_prompt(prompt);
-    const ChatText text = chat->render(first_messages(flags.chat_options.system, prompt.text));
-    ids = chat->encode(text);
+    require_prompt(given);
+    const ChatText text = chat->render(first_messages(flags.chat_options.system, given.text));
+    prompt.ids = chat->encode(text);
     prompt.text = text.text;
   } else {
-    ids = prompt_ids(flags.prompt, prompt, model, tokenizer);
+    prompt.ids = prompt_ids(flags.prompt, given, model, session.tokenizer());
+    prompt.text = given.text;
   }
-  require_room(ids.size(), options.context, model.config().max_context);
+  return prompt;
+}
 
-  const Stopwatch preparing;
-  Backend& backend = session.start(options);
-  const int64_t load_ns = opening_ns + preparing.elapsed_ns();
-
-  const std::vector<int32_t>& stop_ids = model.tokenizer().stop_ids;
-  Answer answer(tokenizer, flags.answer.stop, streaming_of(flags));
-  const std::string prompt_text =
-      flags.print_prompt ? shown_prompt(flags.prompt, prompt, ids, tokenizer) : "";
-  if (!flags.json) answer.begin_with(prompt_text, ids);
+// Generates, showing the answer as it comes. `logprobs`: those of all tokens.
+GenerateResult generate_answer(const Flags& flags, Session& session, const Prompt& prompt,
+                               const SamplingOptions& sampling, Answer& answer,
+                               nlohmann::ordered_json& logprobs) {
+  const std::vector<int32_t>& stop_ids = session.model().tokenizer().stop_ids;
   nlohmann::ordered_json details = nlohmann::ordered_json::object();  // of the token to come
-  auto logprobs = nlohmann::ordered_json::array();                    // of all tokens
   GenerateRequest request;
-  request.prompt_ids = ids;
+  request.prompt_ids = prompt.ids;
   request.max_tokens = flags.answer.max_tokens;
   request.stop_ids = stop_ids;
   request.ignore_stop_ids = flags.ignore_eos;
@@ -348,7 +122,7 @@ int run(const Flags& flags) {
   if (flags.logprobs) {
     request.top_logprobs = *flags.logprobs;
     request.on_logprobs = [&](const TokenLogprobs& of_token) {
-      details = to_json(of_token, tokenizer);
+      details = to_json(of_token, session.tokenizer());
       logprobs.push_back(details);
     };
   }
@@ -357,17 +131,50 @@ int run(const Flags& flags) {
     return answer.push(id, is_stop, details);
   };
   request.interrupted = [] { return received_signal() != 0; };
-  const GenerateResult result = generate(backend, request);
+  GenerateResult result = generate(session.backend(), request);
   answer.finish();
+  return result;
+}
 
-  const Report report = {
+int run(const Flags& flags) {
+  check_answer(flags.answer);
+  check_sampling(flags.sampling);
+  Device device = choose_device(flags.engine.device, print_note);
+
+  const Stopwatch total;
+  Session session(flags.model, flags.engine, std::move(device));
+  const ModelFile& model = session.model();
+  const Tokenizer* const tokenizer = session.tokenizer();
+  if (tokenizer == nullptr && !flags.answer.stop.empty()) {
+    throw Error(ExitCode::kUsage, model.path() + " has no tokenizer, so --stop has no meaning");
+  }
+  EngineOptions options = session.engine_options();
+  const SamplingOptions sampling =
+      sampling_options(flags.sampling, model.tokenizer(), model.path());
+  // A step whose logits are wanted computes all of them.
+  if (!sampling.is_argmax() || flags.logprobs) options.full_head = true;
+  const int64_t opening_ns = total.elapsed_ns();
+  const Prompt prompt = read_prompt_ids(flags, session);
+  require_room(prompt.ids.size(), options.context, model.config().max_context);
+  const Stopwatch preparing;
+  session.start(options);
+  const int64_t load_ns = opening_ns + preparing.elapsed_ns();
+
+  Answer answer(tokenizer, flags.answer.stop, streaming_of(flags));
+  const std::string prompt_text =
+      flags.print_prompt ? shown_prompt(flags.prompt, prompt.text, prompt.ids, tokenizer) : "";
+  if (!flags.json) answer.begin_with(prompt_text, prompt.ids);
+  auto logprobs = nlohmann::ordered_json::array();
+  const GenerateResult result = generate_answer(flags, session, prompt, sampling, answer, logprobs);
+
+  const RunReport report = {
       .model = &model,
-      .backend = &backend,
+      .backend = &session.backend(),
       .options = &options,
       .sampling = &sampling,
-      .prompt_ids = ids,
+      .prompt_ids = prompt.ids,
       .result = &result,
-      .timings = {.total_ns = total.elapsed_ns() - waiting_ns, .load_ns = load_ns}};
+      .timings = {.total_ns = total.elapsed_ns() - prompt.waiting_ns, .load_ns = load_ns}};
   if (flags.json) {
     const auto text_or_null = [&](const std::string& text) {
       return tokenizer != nullptr ? nlohmann::ordered_json(text) : nullptr;

@@ -51,12 +51,13 @@ Messages messages_to_stderr() {
 }
 
 // The device comes first: one that cannot be used ends a command before other work begins.
-Session::Session(const std::string& model_name, SessionOptions options, Messages messages)
-    : options_(std::move(options)),
-      device_(choose_device(options_.device, messages.note)),
-      messages_(std::move(messages)) {
-  model_ = std::make_shared<const ModelFile>(open_model(model_name));
-}
+Session::Session(const std::string& model_name, const SessionOptions& options, Messages messages)
+    : Session(model_name, options, choose_device(options.device, messages.note), messages) {}
+
+Session::Session(const std::string& model_name, const SessionOptions& options, Device device,
+                 Messages messages)
+    : Session(std::make_shared<const ModelFile>(open_model(model_name)), options, std::move(device),
+              std::move(messages)) {}
 
 Session::Session(std::shared_ptr<const ModelFile> model, SessionOptions options, Device device,
                  Messages messages)

@@ -59,10 +59,14 @@ Messages messages_to_stderr();
 class Session {
  public:
   // Throws Error: kDevice for a device that cannot be used, before the model is looked for.
-  Session(const std::string& model_name, SessionOptions options,
+  Session(const std::string& model_name, const SessionOptions& options,
           Messages messages = messages_to_stderr());
 
-  // Of a model that is open already, on a device that is chosen already.
+  // On a device that is chosen already.
+  Session(const std::string& model_name, const SessionOptions& options, Device device,
+          Messages messages = messages_to_stderr());
+
+  // The same of a model that is open already.
   Session(std::shared_ptr<const ModelFile> model, SessionOptions options, Device device,
           Messages messages = messages_to_stderr());
 
