@@ -88,7 +88,7 @@ std::optional<BlockPool::Lease> BlockPool::allocate(std::span<const int32_t> pro
 
   const int n_evicted = n_new - static_cast<int>(free_.size());
   if (n_evicted > 0 && log_enabled(LogLevel::kTrace)) {
-    log(LogLevel::kTrace, "evicting " + std::to_string(n_evicted) + " KV blocks; " +
+    log(LogLevel::kTrace, "KV blocks: evicting " + std::to_string(n_evicted) + "; " +
                               std::to_string(used()) + " of " + std::to_string(total()) +
                               " are used, " + std::to_string(cached()) + " cached");
   }

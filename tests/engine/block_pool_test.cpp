@@ -6,8 +6,12 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "tests/support/random.h"
 
 namespace edgellm {
@@ -168,6 +172,24 @@ TEST_CASE(
   const auto all = small.allocate(joined(a, {1}), 3 * kSize);
   REQUIRE(all);
   CHECK(all->n_shared == 2);
+}
+
+std::vector<std::string> logged;
+
+TEST_CASE("an eviction is logged with the number of its blocks, and what needs none is not") {
+  logged.clear();
+  set_log_sink([](LogLevel, std::string_view message) { logged.emplace_back(message); });
+  set_log_level(LogLevel::kTrace);
+  BlockPool pool(5);
+  pool.free(compute(pool, joined(ids_from(0, 2 * kSize), {1})));
+  const auto two = pool.allocate(ids_from(5000, 1), 2 * kSize);
+  CHECK(logged.empty());
+  const auto other_two = pool.allocate(ids_from(6000, 1), 2 * kSize);
+  set_log_level(LogLevel::kOff);
+  REQUIRE((two && other_two));
+  REQUIRE(logged.size() == 1);
+  CHECK(logged[0] == "KV blocks: evicting 1; 2 of 5 are used, 2 cached");
+  CHECK(pool.cached() == 1);
 }
 
 // A model of what the pool must do, over random requests: a block has the contents that its leases
