@@ -6,11 +6,13 @@
 // while the tensor cores work on the present one. The tile's integer sums go through shared memory
 // once more, so that the ending is a short loop in which neighbouring threads write neighbouring
 // results.
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/gemm_skinny.h"
+#include <iterator>
+#include <utility>
+
+#include "kernels/cuda/copy.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/linear_ops.cuh"
-#include "kernels/cuda/quantise.cuh"
+#include "kernels/cuda/linear_kernels.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/ternary_tile.cuh"
 
 namespace edgellm::cuda {
@@ -19,7 +21,8 @@ namespace {
 // ---- Quantisation ---------------------------------------------------------------------------
 
 // Two warps for a row: a thread keeps four neighbouring partial sums of canonical_sum.
-constexpr int kRowThreads = kPartials / 4;
+constexpr int kRowThreads = kQuantiseThreads;
+static_assert(kRowThreads == kPartials / 4);
 
 // Columns of a quantised row, rounded up to whole 16-byte loads of weights.
 __host__ __device__ inline int padded_columns(int cols) { return (cols + 63) / 64 * 64; }
@@ -133,38 +136,6 @@ __global__ void __launch_bounds__(kRowThreads) quantise_kernel(Input in, Quantis
   quantise<kAligned, kNorm, kKept>(in, out, static_cast<int>(blockIdx.x));
 }
 
-void quantise_rows(const Input& in, const QuantisedRows& out, int rows, cudaStream_t stream) {
-  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  const auto choose = [&](auto kept) {
-    constexpr int kKept = decltype(kept)::value;
-    const bool norm = in.gain != nullptr;
-    if (in.cols % 4 == 0 && aligned(in.x) && aligned(in.gain)) {
-      return norm ? quantise_kernel<true, true, kKept> : quantise_kernel<true, false, kKept>;
-    }
-    return norm ? quantise_kernel<false, true, kKept> : quantise_kernel<false, false, kKept>;
-  };
-  const auto kernel = in.cols <= 3 * kPartials    ? choose(Constant<3>())
-                      : in.cols <= 6 * kPartials  ? choose(Constant<6>())
-                      : in.cols <= 12 * kPartials ? choose(Constant<12>())
-                                                  : choose(Constant<28>());
-  launch(kernel, dim3(static_cast<unsigned>(rows)), dim3(kRowThreads), 0, stream, in, out);
-}
-
-// ---- Asynchronous copies --------------------------------------------------------------------
-
-// 16 bytes from global to shared memory, zeros where `valid` is false; in the background from
-// compute capability 8.0 on.
-__device__ inline void copy_16(void* to, const void* from, bool valid) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
-               : "memory");
-#else
-  *static_cast<uint4*>(to) = valid ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
-#endif
-}
-
 // ---- The product ----------------------------------------------------------------------------
 
 // This thread's share of the copies into a stage: the same rows and tokens for every stage, one K
@@ -216,8 +187,9 @@ struct GemmCopies {
       if (T::kRows * T::kSteps % T::kThreads != 0 && t + i * T::kThreads >= T::kRows * T::kSteps) {
         break;
       }
-      copy_16(to + i * (T::kThreads / T::kSteps * 16), weights[i] + (valid ? first_step : 0),
-              valid && (has_weights >> i & 1) != 0);
+      copy_async_or_zero(to + i * (T::kThreads / T::kSteps * 16),
+                         weights[i] + (valid ? first_step : 0),
+                         valid && (has_weights >> i & 1) != 0);
     }
   }
 
@@ -233,8 +205,9 @@ struct GemmCopies {
           t + i * T::kThreads >= T::kTokens * T::kSteps * 4) {
         break;
       }
-      copy_16(to + i * (T::kThreads / (4 * T::kSteps) * 64),
-              codes[i] + (valid ? 4 * first_step : 0), valid && (has_codes >> i & 1) != 0);
+      copy_async_or_zero(to + i * (T::kThreads / (4 * T::kSteps) * 64),
+                         codes[i] + (valid ? 4 * first_step : 0),
+                         valid && (has_codes >> i & 1) != 0);
     }
   }
 };
@@ -365,76 +338,57 @@ __global__ void __launch_bounds__(T::kThreads) gemm_kernel(Op op, QuantisedRows 
   epilogue.store(op, sums, scales);
 }
 
-// Named by weight rows and tokens. Warps of small tiles share them along K.
-using Tile32x8 = TernaryTiling<2, 1, 1, 1, 8, 8, 4>;
-using Tile32x16 = TernaryTiling<2, 2, 1, 1, 8, 8, 4>;
-using Tile32x32 = TernaryTiling<2, 4, 1, 1, 8, 8, 4>;
-using Tile64x32 = TernaryTiling<2, 4, 2, 1, 4, 4, 4>;
-using Tile64x64 = TernaryTiling<2, 4, 2, 2, 2, 4, 4>;
-using Tile128x64 = TernaryTiling<2, 4, 4, 2, 1, 2, 4>;
-using Tile128x128 = TernaryTiling<4, 8, 2, 2, 1, 2, 4>;
+// The tile kGemmTiles[I].
+template <size_t I>
+using GemmTiling = TernaryTiling<kGemmTiles[I].row_tiles, kGemmTiles[I].token_tiles,
+                                 kGemmTiles[I].warps_m, kGemmTiles[I].warps_n,
+                                 kGemmTiles[I].warps_k, kGemmTiles[I].steps, kGemmTiles[I].stages>;
 
-template <class T, class Op>
-void launch_gemm(const Op& op, const QuantisedRows& rows, int tokens, cudaStream_t stream) {
-  const auto blocks = [](int n, int each) { return static_cast<unsigned>((n + each - 1) / each); };
-  launch(gemm_kernel<T, Op>, dim3(blocks(op.pairs(), T::kPairs), blocks(tokens, T::kTokens)),
-         dim3(T::kThreads), T::kSharedBytes, stream, op, rows, tokens);
+// ---- Launches -------------------------------------------------------------------------------
+
+template <size_t... I>
+void launch_quantise(const GemmPlan& plan, const Input& in, const QuantisedRows& out,
+                     cudaStream_t stream, std::index_sequence<I...>) {
+  const auto launch_if = [&](bool is_instance, auto kernel) {
+    if (is_instance) launch(kernel, plan.quantise, stream, in, out);
+  };
+  const bool norm = in.gain != nullptr;
+  ((launch_if(plan.kept == kKeptLoads[I] && plan.by_fours && norm,
+              quantise_kernel<true, true, kKeptLoads[I]>),
+    launch_if(plan.kept == kKeptLoads[I] && plan.by_fours && !norm,
+              quantise_kernel<true, false, kKeptLoads[I]>),
+    launch_if(plan.kept == kKeptLoads[I] && !plan.by_fours && norm,
+              quantise_kernel<false, true, kKeptLoads[I]>),
+    launch_if(plan.kept == kKeptLoads[I] && !plan.by_fours && !norm,
+              quantise_kernel<false, false, kKeptLoads[I]>)),
+   ...);
 }
 
-template <class Op>
-void multiply_rows(const Op& op, const Input& in, int tokens, const Workspace& workspace,
-                   cudaStream_t stream) {
-  if (skinny_gemm(in, op, tokens, stream)) {
-    return;
-  }
-  const QuantisedRows rows{workspace.codes, workspace.row_s, workspace.row_r, workspace.row_sum};
-  quantise_rows(in, rows, tokens, stream);
-  // The largest tile of which there are enough to keep the SMs of a large GPU busy (measured on one
-  // of 132; docs/performance.md). Where shared memory is small, one that fits.
-  const auto fills = [&](auto tile, int blocks) {
-    using T = decltype(tile);
-    return (op.pairs() + T::kPairs - 1) / T::kPairs * ((tokens + T::kTokens - 1) / T::kTokens) >=
-               blocks &&
-           T::kSharedBytes <= max_dynamic_shared();
+template <class Op, size_t... I>
+void launch_gemm(const GemmPlan& plan, const Op& op, const QuantisedRows& rows, int tokens,
+                 cudaStream_t stream, std::index_sequence<I...>) {
+  const auto launch_if = [&](bool is_instance, auto kernel) {
+    if (is_instance) launch(kernel, plan.launch, stream, op, rows, tokens);
   };
-  const bool many_pairs = op.pairs() >= 1536;
-  if (tokens <= 8) {
-    launch_gemm<Tile32x8>(op, rows, tokens, stream);
-  } else if (tokens <= 16) {
-    launch_gemm<Tile32x16>(op, rows, tokens, stream);
-  } else if (many_pairs && in.cols >= 2048 && fills(Tile128x128(), 200)) {
-    launch_gemm<Tile128x128>(op, rows, tokens, stream);
-  } else if (many_pairs && fills(Tile128x64(), 190)) {
-    launch_gemm<Tile128x64>(op, rows, tokens, stream);
-  } else if (tokens > 32 && fills(Tile64x64(), 140)) {
-    launch_gemm<Tile64x64>(op, rows, tokens, stream);
-  } else if (fills(Tile64x32(), 110) || !fills(Tile32x32(), 0)) {
-    launch_gemm<Tile64x32>(op, rows, tokens, stream);
-  } else {
-    launch_gemm<Tile32x32>(op, rows, tokens, stream);
-  }
+  (launch_if(plan.tile == static_cast<GemmTile>(I), gemm_kernel<GemmTiling<I>, Op>), ...);
 }
 
 }  // namespace
 
-void qkv_rows(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const QkvOp op{args.q,        args.k,        args.v,      words_per_row(args.dim),
-                 args.rope_cos, args.rope_sin, args.places, args.q_out,
-                 args.kv};
-  multiply_rows(op, {args.x, args.gain, args.eps, args.dim, args.fault, args.layer}, args.rows,
-                workspace, stream);
+template <class Op>
+void multiply(const GemmPlan& plan, const Input& in, const Op& op, int rows,
+              const Workspace& workspace, cudaStream_t stream) {
+  const QuantisedRows quantised{workspace.codes, workspace.row_s, workspace.row_r,
+                                workspace.row_sum};
+  launch_quantise(plan, in, quantised, stream, std::make_index_sequence<std::size(kKeptLoads)>());
+  launch_gemm(plan, op, quantised, rows, stream, std::make_index_sequence<kNumGemmTiles>());
 }
 
-void project_rows(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const ProjectOp op{args.w, words_per_row(args.w.cols), args.x, args.fault, args.layer};
-  multiply_rows(op, {args.y, args.gain, args.eps, args.w.cols, args.fault, args.layer}, args.rows,
-                workspace, stream);
-}
-
-void ffn_up_rows(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const FfnUpOp op{args.gate, args.up, words_per_row(args.gate.cols), args.act, args.u};
-  multiply_rows(op, {args.x, args.gain, args.eps, args.gate.cols, args.fault, args.layer},
-                args.rows, workspace, stream);
-}
+template void multiply(const GemmPlan&, const Input&, const QkvOp&, int, const Workspace&,
+                       cudaStream_t);
+template void multiply(const GemmPlan&, const Input&, const ProjectOp&, int, const Workspace&,
+                       cudaStream_t);
+template void multiply(const GemmPlan&, const Input&, const FfnUpOp&, int, const Workspace&,
+                       cudaStream_t);
 
 }  // namespace edgellm::cuda

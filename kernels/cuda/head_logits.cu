@@ -1,24 +1,13 @@
-// embed and head.
+// The full head: the final norm, then all logits and their arg-max.
 #include <cuda_fp16.h>
 
 #include "kernels/certified_head.h"
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/head_kernels.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace edgellm::cuda {
 namespace {
-
-__global__ void embed_kernel(EmbedArgs args) {
-  const int row = static_cast<int>(blockIdx.x);
-  const int dim = args.table.cols;
-  let_next_start();
-  wait_for_previous();
-  const size_t from = static_cast<size_t>(args.ids[row]) * static_cast<size_t>(dim);
-  float* x = args.x + static_cast<size_t>(row) * static_cast<size_t>(dim);
-  for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
-    x[i] = widen(args.table.data, args.table.type, from + static_cast<size_t>(i));
-  }
-}
 
 __global__ void norm_kernel(HeadArgs args) {
   __shared__ float partials[kPartials];
@@ -52,7 +41,7 @@ __device__ inline float2 widen_pair(uint32_t pair) {
 
 // Rows of the head that a warp takes at once. Their 256 partial sums each fold together: a lane
 // keeps one row's share and sends away the others', so that the shuffles are few.
-constexpr int kWarpRows = 4;
+constexpr int kWarpRows = kLogitRows;
 
 // Pairs of columns of a row that a lane loads at once: the partial sums 2 l, 2 l + 1, and those 64,
 // 128, 192 further on.
@@ -227,42 +216,28 @@ __global__ void __launch_bounds__(kThreads, 3) logits_kernel(HeadArgs args, Work
 }
 
 template <DenseType kType>
-void launch_logits(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const bool tiled = kType != DenseType::kF32 && args.w.cols % 2 == 0;
-  const int rows_of_block = kWarps * (tiled ? kWarpRows : 1);
-  const int blocks = min((args.w.rows + rows_of_block - 1) / rows_of_block, multiprocessors() * 3);
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(args.rows));
-  const size_t shared_bytes =
-      static_cast<size_t>((args.w.cols + kPartials - 1) / kPartials * kPartials) * sizeof(float);
-  if (tiled) {
-    launch(logits_kernel<kType, kType != DenseType::kF32>, grid, dim3(kThreads), shared_bytes,
-           stream, args, workspace);
-  } else {
-    launch(logits_kernel<kType, false>, grid, dim3(kThreads), shared_bytes, stream, args,
-           workspace);
-  }
+void launch_logits_of(const LogitsPlan& plan, const HeadArgs& args, const Workspace& workspace,
+                      cudaStream_t stream) {
+  constexpr bool kCanTile = kType != DenseType::kF32;
+  launch(plan.tiled ? logits_kernel<kType, kCanTile> : logits_kernel<kType, false>, plan.launch,
+         stream, args, workspace);
 }
 
 }  // namespace
 
-void embed(const EmbedArgs& args, cudaStream_t stream) {
-  launch_first(embed_kernel, dim3(static_cast<unsigned>(args.rows)), dim3(kThreads), 0, stream,
-               args);
+void launch_norm(const LogitsPlan& plan, const HeadArgs& args, cudaStream_t stream) {
+  launch(norm_kernel, plan.norm, stream, args);
 }
 
-void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  launch(norm_kernel, dim3(static_cast<unsigned>(args.rows)), dim3(kThreads), 0, stream, args);
-  if (args.w.rows == 0) return;
+void launch_logits(const LogitsPlan& plan, const HeadArgs& args, const Workspace& workspace,
+                   cudaStream_t stream) {
   switch (args.w.type) {
     case DenseType::kF32:
-      launch_logits<DenseType::kF32>(args, workspace, stream);
-      return;
+      return launch_logits_of<DenseType::kF32>(plan, args, workspace, stream);
     case DenseType::kF16:
-      launch_logits<DenseType::kF16>(args, workspace, stream);
-      return;
+      return launch_logits_of<DenseType::kF16>(plan, args, workspace, stream);
     case DenseType::kBF16:
-      launch_logits<DenseType::kBF16>(args, workspace, stream);
-      return;
+      return launch_logits_of<DenseType::kBF16>(plan, args, workspace, stream);
   }
 }
 

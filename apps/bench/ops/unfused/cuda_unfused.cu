@@ -3,6 +3,8 @@
 #include "apps/bench/ops/unfused/cuda_unfused.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/ternary_dot.cuh"
 
 namespace edgellm::bench {
 namespace {
