@@ -35,16 +35,10 @@ struct QuantisedRows {
   int32_t* sum;   // [tokens]
 };
 
-// Adding 1.5 * 2^23 rounds to the nearest even integer and leaves it in the low bits of the sum.
-// |z * s| <= 127.0001, the roundings of s included: no clamp is needed.
-__device__ inline int code_of(float z, float s) {
-  return static_cast<int>(float_to_bits(z * s + 12582912.0f)) - 0x4b400000;
-}
-
 // One row by kRowThreads threads. A thread keeps its first kKept loads: rows of up to 256 kKept
 // columns are read once, and all at once.
 template <bool kAligned, bool kNorm, int kKept>
-__device__ void quantise(const Input& in, const QuantisedRows& out, int row) {
+__device__ void quantise_row(const Input& in, const QuantisedRows& out, int row) {
   __shared__ alignas(16) float partial[kPartials];  // written by fours
   __shared__ uint32_t warp_max[kRowThreads / 32];
   __shared__ int warp_sum[kRowThreads / 32];
@@ -53,7 +47,7 @@ __device__ void quantise(const Input& in, const QuantisedRows& out, int row) {
   const float* x = in.x + static_cast<size_t>(row) * static_cast<size_t>(n);
 
   float4 squares = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  uint32_t largest = 0;  // of the absolute values' bits: NaN and infinity are the largest
+  uint32_t largest = 0;  // magnitude
   float4 kept[kKept];
   const auto measure = [&](float4 z) {
     if constexpr (kNorm) {
@@ -68,12 +62,7 @@ __device__ void quantise(const Input& in, const QuantisedRows& out, int row) {
     if constexpr (kNorm) return product(v, four<kAligned>(in.gain, i, n));
     return v;
   };
-  const auto compare = [&](float4 z) {
-    largest = max(largest, float_to_bits(z.x) & 0x7fffffffu);
-    largest = max(largest, float_to_bits(z.y) & 0x7fffffffu);
-    largest = max(largest, float_to_bits(z.z) & 0x7fffffffu);
-    largest = max(largest, float_to_bits(z.w) & 0x7fffffffu);
-  };
+  const auto compare = [&](float4 z) { largest = max(largest, magnitude(z)); };
 #pragma unroll
   for (int j = 0; j < kKept; ++j) kept[j] = four<kAligned>(x, 4 * t + j * kPartials, n);
 #pragma unroll
@@ -99,16 +88,9 @@ __device__ void quantise(const Input& in, const QuantisedRows& out, int row) {
   int8_t* codes = out.codes + static_cast<size_t>(row) * static_cast<size_t>(padded);
   int sum = 0;
   const auto write = [&](int i, float4 z) {
-    int packed = 0;
-    if (!factors.zero) {
-      const int a = code_of(z.x, factors.s);
-      const int b = code_of(z.y, factors.s);
-      const int c = code_of(z.z, factors.s);
-      const int d = code_of(z.w, factors.s);
-      sum += (a + b) + (c + d);
-      packed = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24;
-    }
-    *reinterpret_cast<int*>(codes + i) = packed;
+    const uint32_t four_codes = factors.zero ? 0 : quantise(z, factors.s);
+    sum = __dp4a(static_cast<int>(four_codes), 0x01010101, sum);
+    *reinterpret_cast<uint32_t*>(codes + i) = four_codes;
   };
 #pragma unroll
   for (int j = 0; j < kKept; ++j) {
@@ -133,7 +115,7 @@ template <bool kAligned, bool kNorm, int kKept>
 __global__ void __launch_bounds__(kRowThreads) quantise_kernel(Input in, QuantisedRows out) {
   let_next_start();
   wait_for_previous();
-  quantise<kAligned, kNorm, kKept>(in, out, static_cast<int>(blockIdx.x));
+  quantise_row<kAligned, kNorm, kKept>(in, out, static_cast<int>(blockIdx.x));
 }
 
 // ---- The product ----------------------------------------------------------------------------
