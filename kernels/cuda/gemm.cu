@@ -254,14 +254,10 @@ struct TileEpilogue {
   }
 };
 
+// The tile of pairs and tokens from the named ones on; `shared` holds T::kCut.shared_bytes().
 template <class T, class Op>
-__global__ void __launch_bounds__(T::kThreads) gemm_kernel(Op op, QuantisedRows rows, int tokens) {
-  extern __shared__ uint4 shared_memory[];
-  int8_t* shared = reinterpret_cast<int8_t*>(shared_memory);
-  const int first_pair = static_cast<int>(blockIdx.x) * T::kPairs;
-  const int first_token = static_cast<int>(blockIdx.y) * T::kTokens;
-  let_next_start();
-
+__device__ __forceinline__ void gemm_tile(const Op& op, const QuantisedRows& rows, int tokens,
+                                          int first_pair, int first_token, int8_t* shared) {
   // Weights may come before the previous kernel has ended.
   const GemmCopies<T> copies(op, rows, first_pair, first_token, tokens);
 #pragma unroll
@@ -318,6 +314,17 @@ __global__ void __launch_bounds__(T::kThreads) gemm_kernel(Op op, QuantisedRows 
   tile.write(sums + (warp_k * T::kTokens + warp_token) * T::kSumStride + warp_row);
   __syncthreads();
   epilogue.store(op, sums, scales);
+}
+
+// Block (i, j): tile i of the pairs, tile j of the tokens.
+template <class T, class Op>
+__global__ void __launch_bounds__(T::kThreads) gemm_kernel(Op op, QuantisedRows rows, int tokens) {
+  extern __shared__ uint4 shared_memory[];
+  int8_t* shared = reinterpret_cast<int8_t*>(shared_memory);
+  const int first_pair = static_cast<int>(blockIdx.x) * T::kPairs;
+  const int first_token = static_cast<int>(blockIdx.y) * T::kTokens;
+  let_next_start();
+  gemm_tile<T>(op, rows, tokens, first_pair, first_token, shared);
 }
 
 // The tile kGemmTiles[I].

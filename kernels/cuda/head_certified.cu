@@ -49,6 +49,7 @@ __device__ void certify_row(const DenseMatrix& w, int row, int lane, int8_t* cod
       finite ? certified_row(scale, sqrt(errors), sqrt(coded), sqrt(squares)) : unbounded_row();
 }
 
+// Block i: a row a warp.
 __global__ void certify_kernel(DenseMatrix w, int8_t* codes, CertifiedRow* bounds) {
   let_next_start();
   wait_for_previous();
@@ -60,17 +61,15 @@ __global__ void certify_kernel(DenseMatrix w, int8_t* codes, CertifiedRow* bound
 
 // ---- 1: norm and steps ---------------------------------------------------------------------
 
-// One block a row: the canonical norm before the head, then the normed row as int16 steps, or their
-// digits, with what its bounds need.
-template <bool kDigits>
-__global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspace workspace) {
-  // Values that a thread keeps between its passes: rows of up to 3072 columns are read once.
-  constexpr int kKept = 12;
+// Values that a thread keeps between its passes: rows of up to 3072 columns are read once.
+constexpr int kKept = 12;
+
+// The canonical norm of a row before the head, by one block: writes it, and leaves its first
+// columns in `kept`. Returns the largest magnitude, infinite where a value is not finite.
+__device__ __forceinline__ float norm_row(const HeadArgs& args, int row, float (&kept)[kKept]) {
   __shared__ float partials[kPartials];
   __shared__ float warp_max[kWarps];
-  __shared__ float2 warp_squares[kWarps];
   const int t = static_cast<int>(threadIdx.x);
-  const int row = static_cast<int>(blockIdx.x);
   const int dim = args.w.cols;
   let_next_start();
   float gain[kKept];
@@ -82,7 +81,6 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspac
   wait_for_previous();
 
   const float* x = args.x + static_cast<size_t>(args.row_list[row]) * static_cast<size_t>(dim);
-  float kept[kKept];
 #pragma unroll
   for (int j = 0; j < kKept; ++j) {
     const int i = t + j * kThreads;
@@ -112,15 +110,24 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspac
     if (t + j * kThreads < dim) keep(t + j * kThreads, kept[j]);
   }
   for (int i = t + kKept * kThreads; i < dim; i += kThreads) keep(i, args.gain[i] * (x[i] * r));
-  // A value that is not finite travels as an infinite maximum.
   largest = max_warp(finite ? largest : INFINITY);
   if (t % 32 == 0) warp_max[t / 32] = largest;
   __syncthreads();
   float amax = warp_max[0];
   for (int w = 1; w < kWarps; ++w) amax = fmaxf(amax, warp_max[w]);
-  finite = isfinite(amax);
-  const StepScale scale = step_scale(finite ? amax : 0.0f);
+  return amax;
+}
 
+// Writes the steps of a normed row, or their digits, with what its bounds need.
+template <bool kDigits>
+__device__ __forceinline__ void write_steps(const HeadArgs& args, const Workspace& workspace,
+                                            int row, const float (&kept)[kKept], float amax) {
+  __shared__ float2 warp_squares[kWarps];
+  const int t = static_cast<int>(threadIdx.x);
+  const int dim = args.w.cols;
+  const float* normed = args.normed + static_cast<size_t>(row) * static_cast<size_t>(dim);
+  const bool finite = isfinite(amax);
+  const StepScale scale = step_scale(finite ? amax : 0.0f);
   const int pitch = static_cast<int>(CertifiedHead::pitch_of(dim));
   int16_t* steps = workspace.steps + static_cast<size_t>(row) * static_cast<size_t>(pitch);
   float squares = 0.0f;
@@ -157,6 +164,15 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspac
     deltas += warp_squares[w].y;
   }
   workspace.hidden[row] = hidden_bound(finite, scale, dim, squares, deltas);
+}
+
+// Block i: row i.
+template <bool kDigits>
+__global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspace workspace) {
+  const int row = static_cast<int>(blockIdx.x);
+  float kept[kKept];
+  const float amax = norm_row(args, row, kept);
+  write_steps<kDigits>(args, workspace, row, kept, amax);
 }
 
 // ---- 2: bounds of every logit --------------------------------------------------------------
@@ -248,20 +264,28 @@ struct BoundsTile {
   }
 };
 
+// The work of a block: part `part` of `parts` of the head's rows, with kTokens rows of steps from
+// first_token on.
+struct BoundsItem {
+  int first_token, part, parts;
+};
+
+// The bounds of an item. `steps`: [kTokens, 2, chunks] 16-byte words of shared memory, the first 8
+// steps of every chunk and the last 8.
 template <int kGroup, int kTokens>
-__global__ void __launch_bounds__(kThreads, bounds_blocks_per_sm(kTokens))
-    bounds_kernel(CertifiedHeadArgs args, Workspace workspace) {
+__device__ __forceinline__ void bound_part(const CertifiedHeadArgs& args,
+                                           const Workspace& workspace, const BoundsItem& item,
+                                           int4* steps) {
   using Bounds = BoundsTile<kGroup, kTokens>;
-  extern __shared__ int4 steps[];  // [kTokens, 2, chunks]
   __shared__ HiddenBound hidden[kTokens];
   __shared__ uint32_t block_lower[kTokens];
   const int t = static_cast<int>(threadIdx.x);
   const int lane = t % 32;
-  const int first_token = static_cast<int>(blockIdx.y) * kTokens;
+  const int first_token = item.first_token;
   const int vocab = args.certified.rows;
   const int chunks = static_cast<int>(args.certified.pitch() / 16);
   const int tiles = (vocab + Bounds::kRows - 1) / Bounds::kRows;
-  const int stride = static_cast<int>(gridDim.x) * kWarps;
+  const int stride = item.parts * kWarps;
   constexpr int kSpan = kGroup * kBoundLoads;  // chunks of one load()
   let_next_start();
 
@@ -273,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, bounds_blocks_per_sm(kTokens))
     return __ldg(reinterpret_cast<const float4*>(args.certified.row_bounds) +
                  min(row_of(tile), vocab - 1));
   };
-  int tile = static_cast<int>(blockIdx.x) * kWarps + t / 32;
+  int tile = item.part * kWarps + t / 32;
   Bounds codes;
   float4 bound{};
   if (tile < tiles) {
@@ -332,6 +356,16 @@ __global__ void __launch_bounds__(kThreads, bounds_blocks_per_sm(kTokens))
   }
 }
 
+// Block (i, j): part i of the head's rows, tokens j * kTokens and up.
+template <int kGroup, int kTokens>
+__global__ void __launch_bounds__(kThreads, bounds_blocks_per_sm(kTokens))
+    bounds_kernel(CertifiedHeadArgs args, Workspace workspace) {
+  extern __shared__ int4 steps[];
+  const BoundsItem item{static_cast<int>(blockIdx.y) * kTokens, static_cast<int>(blockIdx.x),
+                        static_cast<int>(gridDim.x)};
+  bound_part<kGroup, kTokens>(args, workspace, item, steps);
+}
+
 // ---- 3: rescoring --------------------------------------------------------------------------
 
 // Where the chosen id of a row goes.
@@ -363,27 +397,32 @@ __device__ inline float partial_logit(const HeadArgs& head, int v, const float* 
   return partial;
 }
 
-// A block collects the candidates among its rows of the head and computes their logits one after
-// the other: thread j makes partial sum j of canonical_sum.
+// The work of a block: row `row` of the states with kScans * kThreads rows of the head from
+// first_id on; `items`: the blocks in all.
+struct RescoreItem {
+  int row, first_id, items;
+};
+
+// Collects the candidates among the item's rows of the head and computes their logits one after the
+// other: thread j makes partial sum j of canonical_sum. The block that ends last puts out the ids.
 template <DenseType kType, int kScans>
-__global__ void __launch_bounds__(kThreads)
-    rescore_kernel(CertifiedHeadArgs args, Workspace workspace) {
+__device__ __forceinline__ void rescore_part(const CertifiedHeadArgs& args,
+                                             const Workspace& workspace, const RescoreItem& item) {
   __shared__ int candidates[kScans * kThreads];
   __shared__ int n_candidates;
   __shared__ float partials[kPartials];
   __shared__ bool last;
   const HeadArgs& head = args.head;
   const int t = static_cast<int>(threadIdx.x);
-  const int row = static_cast<int>(blockIdx.y);
+  const int row = item.row;
   const int dim = head.w.cols;
-  let_next_start();
   if (t == 0) n_candidates = 0;
   __syncthreads();
   wait_for_previous();
 
   const float lower = from_ordered_bits(workspace.lower[row]);
   const float* upper = head.logits + static_cast<size_t>(row) * static_cast<size_t>(head.w.rows);
-  const int first = static_cast<int>(blockIdx.x) * kScans * kThreads + t;
+  const int first = item.first_id + t;
   float scanned[kScans];
 #pragma unroll
   for (int i = 0; i < kScans; ++i) {
@@ -420,7 +459,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     // Key and count are in before the block counts itself done.
     __threadfence();
-    last = atomicAdd(workspace.head_done, 1) == static_cast<int>(gridDim.x * gridDim.y) - 1;
+    last = atomicAdd(workspace.head_done, 1) == item.items - 1;
   }
   __syncthreads();
   if (!last) return;
@@ -431,6 +470,17 @@ __global__ void __launch_bounds__(kThreads)
     publish(args, r, atomicExch(workspace.best + r, 0ull), atomicExch(workspace.rescored + r, 0));
   }
   if (t == 0) *workspace.head_done = 0;
+}
+
+// Block (i, j): part i of the head's rows, row j.
+template <DenseType kType, int kScans>
+__global__ void __launch_bounds__(kThreads)
+    rescore_kernel(CertifiedHeadArgs args, Workspace workspace) {
+  const RescoreItem item{static_cast<int>(blockIdx.y),
+                         static_cast<int>(blockIdx.x) * kScans * kThreads,
+                         static_cast<int>(gridDim.x * gridDim.y)};
+  let_next_start();
+  rescore_part<kType, kScans>(args, workspace, item);
 }
 
 template <int kTokens, size_t... I>

@@ -200,18 +200,13 @@ __device__ void bound_tile(const CertifiedHeadArgs& args, const DigitSums<T>& ti
   }
 }
 
+// The tile of head rows and tokens from the named ones on; `stages` holds T::kCut.shared_bytes().
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks)
-    row_bounds_kernel(CertifiedHeadArgs args, Workspace workspace, int token_tiles) {
-  extern __shared__ uint4 shared_memory[];
+__device__ __forceinline__ void bound_rows(const CertifiedHeadArgs& args,
+                                           const Workspace& workspace, int first_row,
+                                           int first_token, int8_t* stages) {
   __shared__ HiddenBound hidden[T::kTokens];
   __shared__ uint32_t block_lower[T::kTokens];
-  int8_t* stages = reinterpret_cast<int8_t*>(shared_memory);
-  // Blocks of the same head rows run side by side: one of them brings the codes into the L2 cache.
-  const int block = static_cast<int>(blockIdx.x);
-  const int first_row = block / token_tiles * T::kRows;
-  const int first_token = block % token_tiles * T::kTokens;
-  let_next_start();
 
   // Codes may come before the previous kernel has ended.
   const HeadCopies<T> copies(args.certified, workspace.steps, first_row, first_token,
@@ -261,6 +256,19 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     // 0 for a token that does not exist: nothing was merged.
     if (block_lower[i] != 0) atomicMax(workspace.lower + first_token + i, block_lower[i]);
   }
+}
+
+// Block i: tile i % token_tiles of the tokens, tile i / token_tiles of the head's rows. Blocks of
+// the same head rows run side by side: one of them brings the codes into the L2 cache.
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks)
+    row_bounds_kernel(CertifiedHeadArgs args, Workspace workspace, int token_tiles) {
+  extern __shared__ uint4 stages[];
+  const int block = static_cast<int>(blockIdx.x);
+  const int first_row = block / token_tiles * T::kRows;
+  const int first_token = block % token_tiles * T::kTokens;
+  let_next_start();
+  bound_rows<T>(args, workspace, first_row, first_token, reinterpret_cast<int8_t*>(stages));
 }
 
 template <size_t... I>
