@@ -9,25 +9,25 @@
 // Keys and values wait in shared memory as they are: each key is read by one lane, each value, too.
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/attention_batch.h"
 #include "kernels/cuda/attention_chunk.cuh"
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/copy.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace edgellm::cuda {
 namespace {
 
-// Positions whose keys or values fit into what a warp has of the shared memory.
-template <int kDims, class Element>
-inline constexpr int kStagedOf = kDims * sizeof(Element) <= 256 ? kAttentionChunk : 32;
-
 // kExact: the heads have exactly kDims dimensions. kTeam: the warps that share a chunk, each with
 // kQueries queries of its own.
 template <int kDims_, bool kExact_, int kQueries_, int kTeam_, class Element>
-struct BatchShape : ChunkShape<kDims_, kQueries_, kStagedOf<kDims_, Element>> {
+struct BatchShape
+    : ChunkShape<kDims_, kQueries_, BatchCut{kDims_, sizeof(Element), kQueries_, kTeam_}.staged()> {
+  static constexpr BatchCut kCut{kDims_, sizeof(Element), kQueries_, kTeam_};
   static constexpr bool kExact = kExact_;
   static constexpr int kTeam = kTeam_;
-  static constexpr int kTeamThreads = 32 * kTeam;
-  static constexpr int kBlockQueries = kQueries_ * kTeam;
+  static constexpr int kTeamThreads = kCut.team_threads();
+  static constexpr int kBlockQueries = kCut.block_queries();
+  static constexpr int kMaxTeams = kCut.max_teams();
 
   // The dimensions of a key that are together (key_index), an aligned group of the stored order.
   static constexpr int kLaneDims = kDims_ / kKeyLanes;
@@ -61,21 +61,6 @@ struct alignas(16) RowMemory {
 };
 
 template <class S>
-constexpr size_t shared_bytes(int teams) {
-  return static_cast<size_t>(teams) * sizeof(TeamMemory<S>) + sizeof(RowMemory<S>);
-}
-
-// Blocks of four teams for which an SM of compute capability 9.0 has shared memory: 228 KiB, of
-// which a block takes 1 KiB more than it asks for.
-template <class S>
-inline constexpr int kMaxBlocksPerSm =
-    static_cast<int>(228 * 1024 / ((shared_bytes<S>(4) + 127) / 128 * 128 + 1024));
-// merge() has a lane for each. Of two warps only so many that the blocks of the kernels around this
-// one find registers beside them.
-template <class S>
-inline constexpr int kMaxTeams = std::min(4 * kMaxBlocksPerSm<S>, S::kTeam == 1 ? 32 : 8);
-
-template <class S>
 __device__ __forceinline__ int team_thread() {
   return static_cast<int>(threadIdx.x) % S::kTeamThreads;
 }
@@ -84,7 +69,7 @@ __device__ __forceinline__ void team_sync() {
   if constexpr (S::kTeam == 1) {
     __syncwarp();
   } else {
-    static_assert(kMaxTeams<S> <= 15);
+    static_assert(S::kMaxTeams <= 15);
     barrier_sync(1 + static_cast<int>(threadIdx.x) / S::kTeamThreads, S::kTeamThreads);
   }
 }
@@ -408,7 +393,7 @@ __device__ void merge(const TeamMemory<S>* teams, int chunks, bool first_round, 
 
 // Block (r, h, i): row r, kv head h, tile i of its query heads.
 template <class S, class Element>
-__global__ void __launch_bounds__(S::kTeamThreads* kMaxTeams<S>, 1)
+__global__ void __launch_bounds__(S::kTeamThreads* S::kMaxTeams, 1)
     batch_kernel(AttentionArgs args, int group, int tile_heads, float scale) {
   extern __shared__ uint4 memory[];  // TeamMemory of every team, RowMemory
   // Where every block has an SM of its own the kernels after this one come later: they would crowd
@@ -510,63 +495,46 @@ __global__ void __launch_bounds__(S::kTeamThreads* kMaxTeams<S>, 1)
   }
 }
 
-template <int kDims, bool kExact, int kQueries, int kTeam, class Element>
-void launch_batch(const AttentionArgs& args, int group, int tile_heads, cudaStream_t stream) {
-  using S = BatchShape<kDims, kExact, kQueries, kTeam, Element>;
-  const int head_tiles = (group + tile_heads - 1) / tile_heads;
-  const int blocks = args.rows * args.kv.kv_heads * head_tiles;
-  const int blocks_per_sm = std::clamp((blocks - 1) / multiprocessors() + 1, 1, kMaxBlocksPerSm<S>);
-  const int max_chunks = args.kv.blocks_per_sequence * (args.kv.block_size / kAttentionChunk);
-  // Beyond max_chunks they lend their memory.
-  int teams = std::max(1, std::min(kMaxTeams<S> / blocks_per_sm, 2 * max_chunks));
-  while (teams > 1 && shared_bytes<S>(teams) > max_dynamic_shared()) --teams;
-  const dim3 grid(static_cast<unsigned>(args.rows), static_cast<unsigned>(args.kv.kv_heads),
-                  static_cast<unsigned>(head_tiles));
-  launch(batch_kernel<S, Element>, grid, dim3(static_cast<unsigned>(S::kTeamThreads * teams)),
-         shared_bytes<S>(teams), stream, args, group, tile_heads,
-         attention_scale(args.kv.head_dim));
-}
-
-template <int kDims, class Element>
-void batch_of(const AttentionArgs& args, cudaStream_t stream) {
-  // A group of more than four heads in equal tiles of up to four; of two, a warp for each, where
-  // that still leaves every block an SM of its own.
-  const int group = args.heads / args.kv.kv_heads;
-  const bool few = args.rows * args.kv.kv_heads * ((group + 1) / 2) <= multiprocessors();
-  const int most = few ? 2 : 4;
-  const int head_tiles = (group + most - 1) / most;
-  const int tile_heads = (group + head_tiles - 1) / head_tiles;
-  if (args.kv.head_dim != kDims) {
-    launch_batch<kDims, false, 4, 1, Element>(args, group, tile_heads, stream);
-  } else if (few) {
-    launch_batch<kDims, true, 1, 2, Element>(args, group, tile_heads, stream);
-  } else if (tile_heads <= 2) {
-    launch_batch<kDims, true, 2, 1, Element>(args, group, tile_heads, stream);
-  } else if (tile_heads == 3) {
-    launch_batch<kDims, true, 3, 1, Element>(args, group, tile_heads, stream);
+template <class Element, int kDims>
+void launch_dims(const BatchPlan& plan, const AttentionArgs& args, cudaStream_t stream) {
+  const auto launch_as = [&](auto shape) {
+    using S = decltype(shape);
+    static_assert(sizeof(TeamMemory<S>) == S::kCut.team_bytes() &&
+                  sizeof(RowMemory<S>) == S::kCut.row_bytes());
+    launch(batch_kernel<S, Element>, plan.launch, stream, args, args.heads / args.kv.kv_heads,
+           plan.tile_heads, attention_scale(args.kv.head_dim));
+  };
+  if (!plan.exact) {
+    launch_as(BatchShape<kDims, false, 4, 1, Element>());
+  } else if (plan.cut.team == 2) {
+    launch_as(BatchShape<kDims, true, 1, 2, Element>());
+  } else if (plan.cut.queries == 2) {
+    launch_as(BatchShape<kDims, true, 2, 1, Element>());
+  } else if (plan.cut.queries == 3) {
+    launch_as(BatchShape<kDims, true, 3, 1, Element>());
   } else {
-    launch_batch<kDims, true, 4, 1, Element>(args, group, tile_heads, stream);
+    launch_as(BatchShape<kDims, true, 4, 1, Element>());
   }
 }
 
 template <class Element>
-void batch_of(const AttentionArgs& args, cudaStream_t stream) {
-  if (args.kv.head_dim <= 64) {
-    batch_of<64, Element>(args, stream);
-  } else if (args.kv.head_dim <= 128) {
-    batch_of<128, Element>(args, stream);
+void launch_element(const BatchPlan& plan, const AttentionArgs& args, cudaStream_t stream) {
+  if (plan.cut.dims == 64) {
+    launch_dims<Element, 64>(plan, args, stream);
+  } else if (plan.cut.dims == 128) {
+    launch_dims<Element, 128>(plan, args, stream);
   } else {
-    batch_of<256, Element>(args, stream);
+    launch_dims<Element, 256>(plan, args, stream);
   }
 }
 
 }  // namespace
 
-void attention_batch(const AttentionArgs& args, cudaStream_t stream) {
+void launch_attention(const BatchPlan& plan, const AttentionArgs& args, cudaStream_t stream) {
   if (args.kv.type == KvType::kF16) {
-    batch_of<uint16_t>(args, stream);
+    launch_element<uint16_t>(plan, args, stream);
   } else {
-    batch_of<float>(args, stream);
+    launch_element<float>(plan, args, stream);
   }
 }
 

@@ -8,7 +8,7 @@
 // is a subtree.
 #pragma once
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace edgellm::cuda {
 

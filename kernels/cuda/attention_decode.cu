@@ -11,10 +11,10 @@
 // has ended; then, as those of gemv.cu, a block warms up.
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/attention_batch.h"
-#include "kernels/cuda/attention_prefill.h"
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/copy.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace edgellm::cuda {
 namespace {
@@ -22,6 +22,7 @@ namespace {
 // Lanes that share a score: lane t sums dimensions t, t + 8, ..., the last three fold steps cross
 // lanes.
 constexpr int kScoreLanes = kKeyLanes;
+static_assert(kDecodeThreads == kThreads + 32);
 // Positions that a block scores at once.
 constexpr int kPositions = kThreads / kScoreLanes;
 
@@ -489,82 +490,53 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
                       2 * kCount * tile_words * 16);
 }
 
+// The instance for plan.slots slots: kCount, or half, a quarter, ... of it.
 template <class Element, int kDims, bool kExact, int kCount>
-void launch_count(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const size_t shared_bytes =
-      2 * static_cast<size_t>(kCount * kAttentionChunk * args.kv.head_dim) * sizeof(Element);
-  // Less at a time where shared memory is small (compute capability 7.5: 64 KiB).
+void launch_slots(const DecodePlan& plan, const AttentionArgs& args, const Workspace& workspace,
+                  cudaStream_t stream) {
   if constexpr (kCount > 1) {
-    if (shared_bytes > max_dynamic_shared()) {
-      launch_count<Element, kDims, kExact, kCount / 2>(args, workspace, stream);
+    if (plan.slots < kCount) {
+      launch_slots<Element, kDims, kExact, kCount / 2>(plan, args, workspace, stream);
       return;
     }
   }
-  // All blocks have room at once, one on each SM.
-  const int blocks = workspace.max_chunks <= kCount
-                         ? args.heads
-                         : std::max(args.heads, std::min(args.kv.kv_heads * workspace.max_chunks,
-                                                         multiprocessors() / args.rows));
-  launch(decode_kernel<Element, kDims, kExact, kCount>,
-         dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(args.rows)), dim3(kThreads + 32),
-         shared_bytes, stream, args,
+  launch(decode_kernel<Element, kDims, kExact, kCount>, plan.launch, stream, args,
          States{workspace.attention, workspace.attention_done, workspace.max_chunks,
                 attention_state(args.kv.head_dim)},
          args.heads / args.kv.kv_heads, attention_scale(args.kv.head_dim));
 }
 
 template <class Element, int kDims>
-void launch_attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  // Slots of a block: a thread sums two dimensions of one.
-  constexpr int kCount = 2 * kThreads / kDims * 2 / static_cast<int>(sizeof(Element));
-  if (args.kv.head_dim == kDims) {
-    launch_count<Element, kDims, true, kCount>(args, workspace, stream);
+void launch_dims(const DecodePlan& plan, const AttentionArgs& args, const Workspace& workspace,
+                 cudaStream_t stream) {
+  constexpr int kCount = decode_slots(kDims, sizeof(Element));
+  if (plan.exact) {
+    launch_slots<Element, kDims, true, kCount>(plan, args, workspace, stream);
   } else {
-    launch_count<Element, kDims, false, kCount>(args, workspace, stream);
+    launch_slots<Element, kDims, false, kCount>(plan, args, workspace, stream);
   }
 }
 
 template <class Element>
-void attention_of(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (args.kv.head_dim <= 64) {
-    launch_attention<Element, 64>(args, workspace, stream);
-  } else if (args.kv.head_dim <= 128) {
-    launch_attention<Element, 128>(args, workspace, stream);
+void launch_element(const DecodePlan& plan, const AttentionArgs& args, const Workspace& workspace,
+                    cudaStream_t stream) {
+  if (plan.dims == 64) {
+    launch_dims<Element, 64>(plan, args, workspace, stream);
+  } else if (plan.dims == 128) {
+    launch_dims<Element, 128>(plan, args, workspace, stream);
   } else {
-    launch_attention<Element, 256>(args, workspace, stream);
+    launch_dims<Element, 256>(plan, args, workspace, stream);
   }
-}
-
-// Rows first .. first + rows - 1.
-AttentionArgs rows_of(const AttentionArgs& args, int first, int rows) {
-  const size_t values =
-      static_cast<size_t>(first) * static_cast<size_t>(args.heads * args.kv.head_dim);
-  AttentionArgs part = args;
-  part.q += values;
-  part.places.sequence += first;
-  part.places.position += first;
-  part.out += values;
-  part.rows = rows;
-  return part;
 }
 
 }  // namespace
 
-void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  // Keys and values of one chunk, what decode_kernel needs at least.
-  const size_t chunk_bytes = 2 * static_cast<size_t>(kAttentionChunk * args.kv.head_dim) *
-                             (args.kv.type == KvType::kF16 ? 2 : 4);
-  // A block for each head has an SM to itself. Where there are more of them, rows of many sequences
-  // are better off without.
-  const bool has_sms = args.heads * args.rows <= multiprocessors() || args.decode_rows < args.rows;
-  if (args.rows > workspace.attention_rows || !has_sms || chunk_bytes > max_dynamic_shared()) {
-    if (args.decode_rows > 0) attention_batch(rows_of(args, 0, args.decode_rows), stream);
-    const int others = args.rows - args.decode_rows;
-    if (others > 0) attention_rows(rows_of(args, args.decode_rows, others), stream);
-  } else if (args.kv.type == KvType::kF16) {
-    attention_of<uint16_t>(args, workspace, stream);
+void launch_attention(const DecodePlan& plan, const AttentionArgs& args, const Workspace& workspace,
+                      cudaStream_t stream) {
+  if (args.kv.type == KvType::kF16) {
+    launch_element<uint16_t>(plan, args, workspace, stream);
   } else {
-    attention_of<float>(args, workspace, stream);
+    launch_element<float>(plan, args, workspace, stream);
   }
 }
 

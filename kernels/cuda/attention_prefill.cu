@@ -9,39 +9,35 @@
 // Keys are stored in the order of the queries (attention_chunk.cuh).
 #include <cuda_fp16.h>
 
+#include <iterator>
+#include <utility>
+
 #include "kernels/cuda/attention_chunk.cuh"
-#include "kernels/cuda/attention_prefill.h"
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace edgellm::cuda {
 namespace {
 
-// For heads of up to kDims dimensions: kQueries a warp, kStaged positions in shared memory at a
-// time. The accumulators of a lane, the registers of an SM and the smallest shared memory (64 KiB,
-// compute capability 7.5) allow no more.
-template <int kDims_, int kQueries_, int kStaged_, int kWarps_, int kBlocksPerSm_>
-struct PrefillShape : ChunkShape<kDims_, kQueries_, kStaged_> {
-  static constexpr int kThreads = 32 * kWarps_;
-  static constexpr int kBlocksPerSm = kBlocksPerSm_;
-  static constexpr int kBlockQueries = kWarps_ * kQueries_;
+// The instance kPrefillCuts[I] as constants.
+template <size_t I>
+struct PrefillShape
+    : ChunkShape<kPrefillCuts[I].dims, kPrefillCuts[I].queries, kPrefillCuts[I].staged> {
+  static constexpr PrefillCut kCut = kPrefillCuts[I];
+  static constexpr int kThreads = kCut.threads();
+  static constexpr int kBlocksPerSm = kCut.blocks_per_sm;
+  static constexpr int kBlockQueries = kCut.block_queries();
 
   // Sums over positions: lanes that share a query, the queries of a lane, its groups of four
   // dimensions. The last lanes' queries may be none, with any weights.
-  static constexpr int kLanes = kDims_ / 4 < 32 ? kDims_ / 4 : 32;
-  static constexpr int kOwn = (kQueries_ * kLanes + 31) / 32;
-  static constexpr int kFours = kDims_ / (4 * kLanes);
+  static constexpr int kLanes = kCut.dims / 4 < 32 ? kCut.dims / 4 : 32;
+  static constexpr int kOwn = (kCut.queries * kLanes + 31) / 32;
+  static constexpr int kFours = kCut.dims / (4 * kLanes);
 
-  // A stride that takes neighbouring queries to other banks.
-  static constexpr int kWeightStride = kAttentionChunk + 4;
-
-  // A stride that takes neighbouring positions to other banks.
-  static constexpr int kKeyStride = kDims_ + 4;
-  static constexpr int kStageFloats = kStaged_ * kKeyStride;
-  static constexpr int kQueryFloats = kBlockQueries * kDims_;
-  static constexpr int kWeightFloats = kBlockQueries * kWeightStride;
-  static constexpr size_t kSharedBytes =
-      sizeof(float) * (kStageFloats + kQueryFloats + kWeightFloats);
+  static constexpr int kWeightStride = kCut.weight_stride();
+  static constexpr int kKeyStride = kCut.key_stride();
+  static constexpr int kStageFloats = kCut.stage_floats();
+  static constexpr int kQueryFloats = kCut.query_floats();
 };
 
 __device__ inline float& component(float4& v, int i) {
@@ -464,40 +460,25 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
   }
 }
 
-template <class S, class Element>
-void launch_prefill(const AttentionArgs& args, cudaStream_t stream) {
-  const int group = args.heads / args.kv.kv_heads;
-  const int tile_heads = min(group, S::kBlockQueries);
-  const int head_tiles = (group + tile_heads - 1) / tile_heads;  // of a kv head
-  // As many rows as fill the warps, but fewer where that leaves less than about two blocks for each
-  // SM of a large GPU.
-  const int most = S::kBlockQueries / tile_heads;
-  const int tile_rows = max(1, min(most, args.rows * args.kv.kv_heads * head_tiles / 256));
-  const int tiles = (args.rows + tile_rows - 1) / tile_rows;
-  launch(prefill_kernel<S, Element>,
-         dim3(static_cast<unsigned>(args.kv.kv_heads * head_tiles * tiles)), dim3(S::kThreads),
-         S::kSharedBytes, stream, args, tile_rows, tile_heads, multiprocessors(),
-         attention_scale(args.kv.head_dim));
-}
-
-template <class Element>
-void prefill_of(const AttentionArgs& args, cudaStream_t stream) {
-  if (args.kv.head_dim <= 64) {
-    launch_prefill<PrefillShape<64, 4, 64, 8, 2>, Element>(args, stream);
-  } else if (args.kv.head_dim <= 128) {
-    launch_prefill<PrefillShape<128, 4, 64, 8, 2>, Element>(args, stream);
-  } else {
-    launch_prefill<PrefillShape<256, 4, 32, 4, 2>, Element>(args, stream);
-  }
+template <class Element, size_t... I>
+void launch_element(const PrefillPlan& plan, const AttentionArgs& args, cudaStream_t stream,
+                    std::index_sequence<I...>) {
+  const auto launch_if = [&](bool is_instance, auto kernel) {
+    if (!is_instance) return;
+    launch(kernel, plan.launch, stream, args, plan.tile_rows, plan.tile_heads, plan.multiprocessors,
+           attention_scale(args.kv.head_dim));
+  };
+  (launch_if(plan.instance == static_cast<int>(I), prefill_kernel<PrefillShape<I>, Element>), ...);
 }
 
 }  // namespace
 
-void attention_rows(const AttentionArgs& args, cudaStream_t stream) {
+void launch_attention(const PrefillPlan& plan, const AttentionArgs& args, cudaStream_t stream) {
+  const auto instances = std::make_index_sequence<std::size(kPrefillCuts)>();
   if (args.kv.type == KvType::kF16) {
-    prefill_of<uint16_t>(args, stream);
+    launch_element<uint16_t>(plan, args, stream, instances);
   } else {
-    prefill_of<float>(args, stream);
+    launch_element<float>(plan, args, stream, instances);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/certified_head.h"
+#include "kernels/cuda/plan/device.h"
 #include "kernels/ops.h"
 
 namespace edgellm::cuda {
@@ -42,10 +43,6 @@ inline constexpr int kMaxColumns = 1 << 16;
 
 // Dimensions of a head that the attention kernels have room for.
 inline constexpr int kMaxHeadDim = 256;
-
-// Rows of a pass whose chunks attention shares out over blocks, at most. Steps of so few are
-// captured for each number of rows.
-inline constexpr int kMaxInlineRows = 8;
 
 // Floats that the attention of a chunk leaves for one head: o[head_dim], maximum, sum; whole
 // 16-byte words.

@@ -6,11 +6,13 @@
 // while the tensor cores work on the present one. The tile's integer sums go through shared memory
 // once more, so that the ending is a short loop in which neighbouring threads write neighbouring
 // results.
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/gemm_skinny.h"
+#include <iterator>
+#include <utility>
+
+#include "kernels/cuda/copy.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/linear_ops.cuh"
-#include "kernels/cuda/quantise.cuh"
+#include "kernels/cuda/linear_kernels.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/ternary_tile.cuh"
 
 namespace edgellm::cuda {
@@ -19,7 +21,8 @@ namespace {
 // ---- Quantisation ---------------------------------------------------------------------------
 
 // Two warps for a row: a thread keeps four neighbouring partial sums of canonical_sum.
-constexpr int kRowThreads = kPartials / 4;
+constexpr int kRowThreads = kQuantiseThreads;
+static_assert(kRowThreads == kPartials / 4);
 
 // Columns of a quantised row, rounded up to whole 16-byte loads of weights.
 __host__ __device__ inline int padded_columns(int cols) { return (cols + 63) / 64 * 64; }
@@ -32,16 +35,10 @@ struct QuantisedRows {
   int32_t* sum;   // [tokens]
 };
 
-// Adding 1.5 * 2^23 rounds to the nearest even integer and leaves it in the low bits of the sum.
-// |z * s| <= 127.0001, the roundings of s included: no clamp is needed.
-__device__ inline int code_of(float z, float s) {
-  return static_cast<int>(float_to_bits(z * s + 12582912.0f)) - 0x4b400000;
-}
-
 // One row by kRowThreads threads. A thread keeps its first kKept loads: rows of up to 256 kKept
 // columns are read once, and all at once.
 template <bool kAligned, bool kNorm, int kKept>
-__device__ void quantise(const Input& in, const QuantisedRows& out, int row) {
+__device__ void quantise_row(const Input& in, const QuantisedRows& out, int row) {
   __shared__ alignas(16) float partial[kPartials];  // written by fours
   __shared__ uint32_t warp_max[kRowThreads / 32];
   __shared__ int warp_sum[kRowThreads / 32];
@@ -50,7 +47,7 @@ __device__ void quantise(const Input& in, const QuantisedRows& out, int row) {
   const float* x = in.x + static_cast<size_t>(row) * static_cast<size_t>(n);
 
   float4 squares = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  uint32_t largest = 0;  // of the absolute values' bits: NaN and infinity are the largest
+  uint32_t largest = 0;  // magnitude
   float4 kept[kKept];
   const auto measure = [&](float4 z) {
     if constexpr (kNorm) {
@@ -65,12 +62,7 @@ __device__ void quantise(const Input& in, const QuantisedRows& out, int row) {
     if constexpr (kNorm) return product(v, four<kAligned>(in.gain, i, n));
     return v;
   };
-  const auto compare = [&](float4 z) {
-    largest = max(largest, float_to_bits(z.x) & 0x7fffffffu);
-    largest = max(largest, float_to_bits(z.y) & 0x7fffffffu);
-    largest = max(largest, float_to_bits(z.z) & 0x7fffffffu);
-    largest = max(largest, float_to_bits(z.w) & 0x7fffffffu);
-  };
+  const auto compare = [&](float4 z) { largest = max(largest, magnitude(z)); };
 #pragma unroll
   for (int j = 0; j < kKept; ++j) kept[j] = four<kAligned>(x, 4 * t + j * kPartials, n);
 #pragma unroll
@@ -96,16 +88,9 @@ __device__ void quantise(const Input& in, const QuantisedRows& out, int row) {
   int8_t* codes = out.codes + static_cast<size_t>(row) * static_cast<size_t>(padded);
   int sum = 0;
   const auto write = [&](int i, float4 z) {
-    int packed = 0;
-    if (!factors.zero) {
-      const int a = code_of(z.x, factors.s);
-      const int b = code_of(z.y, factors.s);
-      const int c = code_of(z.z, factors.s);
-      const int d = code_of(z.w, factors.s);
-      sum += (a + b) + (c + d);
-      packed = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24;
-    }
-    *reinterpret_cast<int*>(codes + i) = packed;
+    const uint32_t four_codes = factors.zero ? 0 : quantise(z, factors.s);
+    sum = __dp4a(static_cast<int>(four_codes), 0x01010101, sum);
+    *reinterpret_cast<uint32_t*>(codes + i) = four_codes;
   };
 #pragma unroll
   for (int j = 0; j < kKept; ++j) {
@@ -130,39 +115,7 @@ template <bool kAligned, bool kNorm, int kKept>
 __global__ void __launch_bounds__(kRowThreads) quantise_kernel(Input in, QuantisedRows out) {
   let_next_start();
   wait_for_previous();
-  quantise<kAligned, kNorm, kKept>(in, out, static_cast<int>(blockIdx.x));
-}
-
-void quantise_rows(const Input& in, const QuantisedRows& out, int rows, cudaStream_t stream) {
-  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  const auto choose = [&](auto kept) {
-    constexpr int kKept = decltype(kept)::value;
-    const bool norm = in.gain != nullptr;
-    if (in.cols % 4 == 0 && aligned(in.x) && aligned(in.gain)) {
-      return norm ? quantise_kernel<true, true, kKept> : quantise_kernel<true, false, kKept>;
-    }
-    return norm ? quantise_kernel<false, true, kKept> : quantise_kernel<false, false, kKept>;
-  };
-  const auto kernel = in.cols <= 3 * kPartials    ? choose(Constant<3>())
-                      : in.cols <= 6 * kPartials  ? choose(Constant<6>())
-                      : in.cols <= 12 * kPartials ? choose(Constant<12>())
-                                                  : choose(Constant<28>());
-  launch(kernel, dim3(static_cast<unsigned>(rows)), dim3(kRowThreads), 0, stream, in, out);
-}
-
-// ---- Asynchronous copies --------------------------------------------------------------------
-
-// 16 bytes from global to shared memory, zeros where `valid` is false; in the background from
-// compute capability 8.0 on.
-__device__ inline void copy_16(void* to, const void* from, bool valid) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
-               : "memory");
-#else
-  *static_cast<uint4*>(to) = valid ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
-#endif
+  quantise_row<kAligned, kNorm, kKept>(in, out, static_cast<int>(blockIdx.x));
 }
 
 // ---- The product ----------------------------------------------------------------------------
@@ -216,8 +169,9 @@ struct GemmCopies {
       if (T::kRows * T::kSteps % T::kThreads != 0 && t + i * T::kThreads >= T::kRows * T::kSteps) {
         break;
       }
-      copy_16(to + i * (T::kThreads / T::kSteps * 16), weights[i] + (valid ? first_step : 0),
-              valid && (has_weights >> i & 1) != 0);
+      copy_async_or_zero(to + i * (T::kThreads / T::kSteps * 16),
+                         weights[i] + (valid ? first_step : 0),
+                         valid && (has_weights >> i & 1) != 0);
     }
   }
 
@@ -233,8 +187,9 @@ struct GemmCopies {
           t + i * T::kThreads >= T::kTokens * T::kSteps * 4) {
         break;
       }
-      copy_16(to + i * (T::kThreads / (4 * T::kSteps) * 64),
-              codes[i] + (valid ? 4 * first_step : 0), valid && (has_codes >> i & 1) != 0);
+      copy_async_or_zero(to + i * (T::kThreads / (4 * T::kSteps) * 64),
+                         codes[i] + (valid ? 4 * first_step : 0),
+                         valid && (has_codes >> i & 1) != 0);
     }
   }
 };
@@ -299,14 +254,10 @@ struct TileEpilogue {
   }
 };
 
+// The tile of pairs and tokens from the named ones on; `shared` holds T::kCut.shared_bytes().
 template <class T, class Op>
-__global__ void __launch_bounds__(T::kThreads) gemm_kernel(Op op, QuantisedRows rows, int tokens) {
-  extern __shared__ uint4 shared_memory[];
-  int8_t* shared = reinterpret_cast<int8_t*>(shared_memory);
-  const int first_pair = static_cast<int>(blockIdx.x) * T::kPairs;
-  const int first_token = static_cast<int>(blockIdx.y) * T::kTokens;
-  let_next_start();
-
+__device__ __forceinline__ void gemm_tile(const Op& op, const QuantisedRows& rows, int tokens,
+                                          int first_pair, int first_token, int8_t* shared) {
   // Weights may come before the previous kernel has ended.
   const GemmCopies<T> copies(op, rows, first_pair, first_token, tokens);
 #pragma unroll
@@ -365,76 +316,68 @@ __global__ void __launch_bounds__(T::kThreads) gemm_kernel(Op op, QuantisedRows 
   epilogue.store(op, sums, scales);
 }
 
-// Named by weight rows and tokens. Warps of small tiles share them along K.
-using Tile32x8 = TernaryTiling<2, 1, 1, 1, 8, 8, 4>;
-using Tile32x16 = TernaryTiling<2, 2, 1, 1, 8, 8, 4>;
-using Tile32x32 = TernaryTiling<2, 4, 1, 1, 8, 8, 4>;
-using Tile64x32 = TernaryTiling<2, 4, 2, 1, 4, 4, 4>;
-using Tile64x64 = TernaryTiling<2, 4, 2, 2, 2, 4, 4>;
-using Tile128x64 = TernaryTiling<2, 4, 4, 2, 1, 2, 4>;
-using Tile128x128 = TernaryTiling<4, 8, 2, 2, 1, 2, 4>;
-
+// Block (i, j): tile i of the pairs, tile j of the tokens.
 template <class T, class Op>
-void launch_gemm(const Op& op, const QuantisedRows& rows, int tokens, cudaStream_t stream) {
-  const auto blocks = [](int n, int each) { return static_cast<unsigned>((n + each - 1) / each); };
-  launch(gemm_kernel<T, Op>, dim3(blocks(op.pairs(), T::kPairs), blocks(tokens, T::kTokens)),
-         dim3(T::kThreads), T::kSharedBytes, stream, op, rows, tokens);
+__global__ void __launch_bounds__(T::kThreads) gemm_kernel(Op op, QuantisedRows rows, int tokens) {
+  extern __shared__ uint4 shared_memory[];
+  int8_t* shared = reinterpret_cast<int8_t*>(shared_memory);
+  const int first_pair = static_cast<int>(blockIdx.x) * T::kPairs;
+  const int first_token = static_cast<int>(blockIdx.y) * T::kTokens;
+  let_next_start();
+  gemm_tile<T>(op, rows, tokens, first_pair, first_token, shared);
 }
 
-template <class Op>
-void multiply_rows(const Op& op, const Input& in, int tokens, const Workspace& workspace,
-                   cudaStream_t stream) {
-  if (skinny_gemm(in, op, tokens, stream)) {
-    return;
-  }
-  const QuantisedRows rows{workspace.codes, workspace.row_s, workspace.row_r, workspace.row_sum};
-  quantise_rows(in, rows, tokens, stream);
-  // The largest tile of which there are enough to keep the SMs of a large GPU busy (measured on one
-  // of 132; docs/performance.md). Where shared memory is small, one that fits.
-  const auto fills = [&](auto tile, int blocks) {
-    using T = decltype(tile);
-    return (op.pairs() + T::kPairs - 1) / T::kPairs * ((tokens + T::kTokens - 1) / T::kTokens) >=
-               blocks &&
-           T::kSharedBytes <= max_dynamic_shared();
+// The tile kGemmTiles[I].
+template <size_t I>
+using GemmTiling = TernaryTiling<kGemmTiles[I].row_tiles, kGemmTiles[I].token_tiles,
+                                 kGemmTiles[I].warps_m, kGemmTiles[I].warps_n,
+                                 kGemmTiles[I].warps_k, kGemmTiles[I].steps, kGemmTiles[I].stages>;
+
+// ---- Launches -------------------------------------------------------------------------------
+
+template <size_t... I>
+void launch_quantise(const GemmPlan& plan, const Input& in, const QuantisedRows& out,
+                     cudaStream_t stream, std::index_sequence<I...>) {
+  const auto launch_if = [&](bool is_instance, auto kernel) {
+    if (is_instance) launch(kernel, plan.quantise, stream, in, out);
   };
-  const bool many_pairs = op.pairs() >= 1536;
-  if (tokens <= 8) {
-    launch_gemm<Tile32x8>(op, rows, tokens, stream);
-  } else if (tokens <= 16) {
-    launch_gemm<Tile32x16>(op, rows, tokens, stream);
-  } else if (many_pairs && in.cols >= 2048 && fills(Tile128x128(), 200)) {
-    launch_gemm<Tile128x128>(op, rows, tokens, stream);
-  } else if (many_pairs && fills(Tile128x64(), 190)) {
-    launch_gemm<Tile128x64>(op, rows, tokens, stream);
-  } else if (tokens > 32 && fills(Tile64x64(), 140)) {
-    launch_gemm<Tile64x64>(op, rows, tokens, stream);
-  } else if (fills(Tile64x32(), 110) || !fills(Tile32x32(), 0)) {
-    launch_gemm<Tile64x32>(op, rows, tokens, stream);
-  } else {
-    launch_gemm<Tile32x32>(op, rows, tokens, stream);
-  }
+  const bool norm = in.gain != nullptr;
+  ((launch_if(plan.kept == kKeptLoads[I] && plan.by_fours && norm,
+              quantise_kernel<true, true, kKeptLoads[I]>),
+    launch_if(plan.kept == kKeptLoads[I] && plan.by_fours && !norm,
+              quantise_kernel<true, false, kKeptLoads[I]>),
+    launch_if(plan.kept == kKeptLoads[I] && !plan.by_fours && norm,
+              quantise_kernel<false, true, kKeptLoads[I]>),
+    launch_if(plan.kept == kKeptLoads[I] && !plan.by_fours && !norm,
+              quantise_kernel<false, false, kKeptLoads[I]>)),
+   ...);
+}
+
+template <class Op, size_t... I>
+void launch_gemm(const GemmPlan& plan, const Op& op, const QuantisedRows& rows, int tokens,
+                 cudaStream_t stream, std::index_sequence<I...>) {
+  const auto launch_if = [&](bool is_instance, auto kernel) {
+    if (is_instance) launch(kernel, plan.launch, stream, op, rows, tokens);
+  };
+  (launch_if(plan.tile == static_cast<GemmTile>(I), gemm_kernel<GemmTiling<I>, Op>), ...);
 }
 
 }  // namespace
 
-void qkv_rows(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const QkvOp op{args.q,        args.k,        args.v,      words_per_row(args.dim),
-                 args.rope_cos, args.rope_sin, args.places, args.q_out,
-                 args.kv};
-  multiply_rows(op, {args.x, args.gain, args.eps, args.dim, args.fault, args.layer}, args.rows,
-                workspace, stream);
+template <class Op>
+void multiply(const GemmPlan& plan, const Input& in, const Op& op, int rows,
+              const Workspace& workspace, cudaStream_t stream) {
+  const QuantisedRows quantised{workspace.codes, workspace.row_s, workspace.row_r,
+                                workspace.row_sum};
+  launch_quantise(plan, in, quantised, stream, std::make_index_sequence<std::size(kKeptLoads)>());
+  launch_gemm(plan, op, quantised, rows, stream, std::make_index_sequence<kNumGemmTiles>());
 }
 
-void project_rows(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const ProjectOp op{args.w, words_per_row(args.w.cols), args.x, args.fault, args.layer};
-  multiply_rows(op, {args.y, args.gain, args.eps, args.w.cols, args.fault, args.layer}, args.rows,
-                workspace, stream);
-}
-
-void ffn_up_rows(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const FfnUpOp op{args.gate, args.up, words_per_row(args.gate.cols), args.act, args.u};
-  multiply_rows(op, {args.x, args.gain, args.eps, args.gate.cols, args.fault, args.layer},
-                args.rows, workspace, stream);
-}
+template void multiply(const GemmPlan&, const Input&, const QkvOp&, int, const Workspace&,
+                       cudaStream_t);
+template void multiply(const GemmPlan&, const Input&, const ProjectOp&, int, const Workspace&,
+                       cudaStream_t);
+template void multiply(const GemmPlan&, const Input&, const FfnUpOp&, int, const Workspace&,
+                       cudaStream_t);
 
 }  // namespace edgellm::cuda

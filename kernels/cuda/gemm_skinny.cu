@@ -10,127 +10,27 @@
 //
 // The RMS factor is needed only at the end. Each block makes an eighth of the partial sums of
 // canonical_sum of every token, a lane one, and all blocks get them.
-#include "kernels/cuda/gemm_skinny.h"
+#include <iterator>
+#include <utility>
+
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/copy.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear_kernels.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/ternary_tile.cuh"
 
 namespace edgellm::cuda {
 namespace {
 
-constexpr int kCluster = 8;  // blocks
-constexpr int kTokens = 8;   // at most: the columns of a tensor core's tile
+constexpr int kCluster = kClusterBlocks;
+constexpr int kTokens = kSkinnyRows;  // at most
 // A warp quantises a token, and multiplies the weight rows that one block of the cluster finishes.
 constexpr int kBlockWarps = 8;
 constexpr int kBlockThreads = 32 * kBlockWarps;
 static_assert(kBlockWarps == kTokens && kBlockWarps == kCluster && 32 * kCluster == kPartials);
 
-// ---- Clusters -------------------------------------------------------------------------------
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define EDGELLM_HAS_CLUSTERS 1
-#endif
-
-__device__ inline int cluster_rank() {
-  int rank = 0;
-#ifdef EDGELLM_HAS_CLUSTERS
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-#endif
-  return rank;
-}
-
-// A barrier of all threads of the cluster, in two halves.
-__device__ inline void cluster_arrive() {
-#ifdef EDGELLM_HAS_CLUSTERS
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#endif
-}
-__device__ inline void cluster_wait() {
-#ifdef EDGELLM_HAS_CLUSTERS
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
-
-[[maybe_unused]] __device__ inline uint32_t shared_address(const void* here) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(here));
-}
-
-// What the blocks of the cluster send once into this block's shared memory. A store counts itself
-// where it arrives, so that nobody waits for more than the data (a barrier of the cluster takes a
-// fence of the whole GPU besides, a microsecond).
-class Inbox {
- public:
-  // By one thread, before the cluster meets: for so many bytes.
-  __device__ void init(int bytes) {
-#ifdef EDGELLM_HAS_CLUSTERS
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier_))
-                 : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier_)),
-        "r"(bytes)
-        : "memory");
-#endif
-  }
-  // Until all is there.
-  __device__ void wait() {
-#ifdef EDGELLM_HAS_CLUSTERS
-    uint32_t done = 0;
-    while (done == 0) {
-      asm volatile(
-          "{\n"
-          ".reg .pred p;\n"
-          "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n"
-          "selp.u32 %0, 1, 0, p;\n"
-          "}"
-          : "=r"(done)
-          : "r"(shared_address(&barrier_))
-          : "memory");
-    }
-#endif
-  }
-  // Stores into block `rank`, at the place that `here` is in this block.
-  template <class T>
-  __device__ void send(int rank, T* here, T value) {
-#ifdef EDGELLM_HAS_CLUSTERS
-    uint32_t words[sizeof(T) / 4];
-    memcpy(words, &value, sizeof value);
-    if constexpr (sizeof(T) == 4) {
-      asm volatile(
-          "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
-              in_block(rank, here)),
-          "r"(words[0]), "r"(in_block(rank, &barrier_))
-          : "memory");
-    } else {
-      static_assert(sizeof(T) == 16);
-      asm volatile(
-          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
-          "[%5];" ::"r"(in_block(rank, here)),
-          "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(in_block(rank, &barrier_))
-          : "memory");
-    }
-#endif
-  }
-
- private:
-#ifdef EDGELLM_HAS_CLUSTERS
-  __device__ static uint32_t in_block(int rank, const void* here) {
-    uint32_t there = 0;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(there)
-                 : "r"(shared_address(here)), "r"(rank));
-    return there;
-  }
-#endif
-
-  uint64_t barrier_;
-};
-
 // ---- The kernel -----------------------------------------------------------------------------
-
-// K steps of 64 columns of a block, at most, where rows have so many words.
-__host__ __device__ inline int max_steps(int row_words) {
-  return (row_words / 4 + kCluster - 1) / kCluster;
-}
 
 // The weight rows of a cluster.
 template <int kRowTiles>
@@ -145,7 +45,8 @@ struct SkinnyShared {
   float r[kTokens];                            // RMS factor
 };
 
-// The dynamic shared memory of a block that has up to `steps` K steps of 64 columns.
+// The dynamic shared memory of a block that has up to `steps` K steps of 64 columns:
+// skinny_bytes().
 template <class T>
 struct SkinnyMemory {
   static constexpr int kOwnRows = T::kRows / kCluster;  // that the block finishes
@@ -165,10 +66,6 @@ struct SkinnyMemory {
     squares = reinterpret_cast<float(*)[kPartials]>(sums + kCluster);
     gain = reinterpret_cast<float*>(squares + kTokens);
   }
-  static size_t bytes(int steps) {
-    return static_cast<size_t>(steps) * (T::kWeightPlane + T::kCodePlane + 64 * sizeof(float)) +
-           sizeof(int[kCluster][kOwnRows][kTokens]) + sizeof(float[kTokens][kPartials]);
-  }
 };
 
 // kQuads: fours of columns of a token that a lane quantises, at most.
@@ -186,7 +83,7 @@ __global__ void __launch_bounds__(kBlockThreads, 3) skinny_kernel(Input in, Op o
   const int all_steps = op.row_words / 4;
   const int first_step = rank * all_steps / kCluster;
   const int steps = (rank + 1) * all_steps / kCluster - first_step;
-  const SkinnyMemory<T> memory(shared_memory, max_steps(op.row_words));
+  const SkinnyMemory<T> memory(shared_memory, skinny_steps(op.row_words));
   const bool has_gain = in.gain != nullptr;
   let_next_start();
   if (t == 0) {
@@ -343,50 +240,42 @@ __global__ void __launch_bounds__(kBlockThreads, 3) skinny_kernel(Input in, Op o
            static_cast<float>(unscaled(b) - sum) * ((scale[1] / s) * r));
 }
 
-template <class Op, int kRowTiles, int kQuads>
-bool launch_skinny(const Input& in, const Op& op, int tokens, cudaStream_t stream) {
-  using T = SkinnyTile<kRowTiles>;
-  const auto kernel = skinny_kernel<Op, kRowTiles, kQuads>;
-  const size_t bytes = SkinnyMemory<T>::bytes(max_steps(op.row_words));
-  static const bool has_clusters =
-      room_for_clusters(kCluster, kernel, dim3(kBlockThreads), max_dynamic_shared());
-  if (!has_clusters || bytes > max_dynamic_shared()) return false;
-  const int clusters = (op.pairs() + T::kPairs - 1) / T::kPairs;
-  launch_clusters(kCluster, kernel, dim3(static_cast<unsigned>(kCluster * clusters)),
-                  dim3(kBlockThreads), bytes, stream, in, op, tokens);
-  return true;
-}
-
-template <class Op, int kRowTiles>
-bool launch_skinny(const Input& in, const Op& op, int tokens, cudaStream_t stream) {
-  const int quads = (max_steps(op.row_words) + 1) / 2;  // a lane has 4 of 128 columns
-  if (quads <= 3) return launch_skinny<Op, kRowTiles, 3>(in, op, tokens, stream);
-  if (quads <= 7) return launch_skinny<Op, kRowTiles, 7>(in, op, tokens, stream);
-  if (quads <= 9) return launch_skinny<Op, kRowTiles, 9>(in, op, tokens, stream);
-  return false;
-}
-
-template <class Op>
-bool multiply(const Input& in, const Op& op, int tokens, cudaStream_t stream) {
-  const bool vector = in.cols % 4 == 0 && reinterpret_cast<uintptr_t>(in.x) % 16 == 0 &&
-                      reinterpret_cast<uintptr_t>(in.gain) % 16 == 0;
-  if (tokens < 2 || tokens > kTokens || !vector) return false;
-  // More weight rows a block where there would be more than two blocks for an SM.
-  const bool many = op.pairs() > 16 * 2 * multiprocessors();
-  return many ? launch_skinny<Op, 4>(in, op, tokens, stream)
-              : launch_skinny<Op, 2>(in, op, tokens, stream);
+// Launches the instance that the plan names: its quads are those of kSkinnyQuads[I].
+template <int kRowTiles, class Op, size_t... I>
+void launch_skinny(const SkinnyPlan& plan, const Input& in, const Op& op, int tokens,
+                   cudaStream_t stream, std::index_sequence<I...>) {
+  static_assert(SkinnyTile<kRowTiles>::kThreads == kBlockThreads);
+  const auto launch_if = [&](bool is_instance, auto kernel) {
+    if (is_instance) launch_clusters(kernel, plan.launch, stream, in, op, tokens);
+  };
+  (launch_if(plan.quads == kSkinnyQuads[I], skinny_kernel<Op, kRowTiles, kSkinnyQuads[I]>), ...);
 }
 
 }  // namespace
 
-bool skinny_gemm(const Input& in, const QkvOp& op, int rows, cudaStream_t stream) {
-  return multiply(in, op, rows, stream);
+bool has_clusters() {
+  // Instances differ neither in their threads nor in the shared memory that is asked for.
+  static const bool has = room_for_cluster(skinny_kernel<ProjectOp, 2, kSkinnyQuads[0]>,
+                                           kBlockThreads, max_dynamic_shared());
+  return has;
 }
-bool skinny_gemm(const Input& in, const ProjectOp& op, int rows, cudaStream_t stream) {
-  return multiply(in, op, rows, stream);
+
+template <class Op>
+void multiply(const SkinnyPlan& plan, const Input& in, const Op& op, int rows, const Workspace&,
+              cudaStream_t stream) {
+  const auto quads = std::make_index_sequence<std::size(kSkinnyQuads)>();
+  if (plan.row_tiles == 4) {
+    launch_skinny<4>(plan, in, op, rows, stream, quads);
+  } else {
+    launch_skinny<2>(plan, in, op, rows, stream, quads);
+  }
 }
-bool skinny_gemm(const Input& in, const FfnUpOp& op, int rows, cudaStream_t stream) {
-  return multiply(in, op, rows, stream);
-}
+
+template void multiply(const SkinnyPlan&, const Input&, const QkvOp&, int, const Workspace&,
+                       cudaStream_t);
+template void multiply(const SkinnyPlan&, const Input&, const ProjectOp&, int, const Workspace&,
+                       cudaStream_t);
+template void multiply(const SkinnyPlan&, const Input&, const FfnUpOp&, int, const Workspace&,
+                       cudaStream_t);
 
 }  // namespace edgellm::cuda

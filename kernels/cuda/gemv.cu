@@ -13,10 +13,13 @@
 // the SM's caches. And the code is kept short, so that what one kernel has warmed up is not
 // displaced by the next: one kernel for all sizes, and loops that are not unrolled unless loads
 // must overlap.
-#include "kernels/cuda/gemm.h"
+#include <utility>
+
+#include "kernels/cuda/copy.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/linear_ops.cuh"
-#include "kernels/cuda/quantise.cuh"
+#include "kernels/cuda/linear_kernels.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/ternary_dot.cuh"
 
 namespace edgellm::cuda {
 namespace {
@@ -28,13 +31,11 @@ constexpr int kCodesBarrier = 2;
 constexpr int kCodesReadyBarrier = 3;
 constexpr int kServiceBarrier = 4;
 
-constexpr int kMaxWarps = 15;        // that multiply; with the service warp 16
-constexpr int kMaxPairs = 4;         // of rows, of a warp whose weights are in registers
-constexpr int kPreferredWarps = 10;  // fewer leave registers for the blocks of the next kernels
-constexpr int kBatch = 4;            // loads of a thread that overlap
+constexpr int kMaxPairs = 4;  // of rows, of a warp whose weights are in registers
+constexpr int kBatch = 4;     // loads of a thread that overlap
 
 struct GemvShared {
-  uint32_t max[kMaxWarps];
+  uint32_t max[kMaxGemvWarps];
   float r;
   int32_t sum;
   float warm_up_r;  // where a warm-up's results go
@@ -149,13 +150,13 @@ constexpr int bound_for(int pairs) { return pairs == 1 ? 1024 : 768; }
 // thread quantises.
 template <class Op, int kSteps, int kPairs, int kQuads>
 __global__ void __launch_bounds__(bound_for(kPairs))
-    short_row_kernel(Input input, Op op, int n_warps) {
+    short_gemv_kernel(Input input, Op op, int n_warps) {
   // A warm-up pays where there is time for it: not of long rows, and with many rows a warp it
   // ends where their weights, which may not be there yet, are needed.
   constexpr bool kWarmsUp = kStartsEarly && kSteps <= 5;
   constexpr bool kWarmsUpProducts = kPairs <= 2;
   static_assert(kPairs <= kMaxPairs);
-  constexpr bool kSharedWeights = kSteps > 8;
+  constexpr bool kSharedWeights = short_gemv_shares_weights(kSteps);
   extern __shared__ uint4 memory[];  // the row's codes, gains, weights of long rows
   __shared__ GemvShared shared;
   const int t = static_cast<int>(threadIdx.x);
@@ -280,29 +281,24 @@ __global__ void __launch_bounds__(bound_for(kPairs))
   }
 }
 
-// How a block shares its work. Columns go by fours, quads.
-struct Cut {
-  int n_warps;         // that multiply
-  int pairs_per_warp;  // at most 32: lane i finishes pair i; a multiple of kPairs
-};
-
 // Any size: weights wait in shared memory. kPairs: pairs that a warp multiplies at once. kVector:
 // the activation row can be read 16 bytes at a time.
 template <class Op, int kPairs, bool kVector>
-__global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input input, Op op, Cut cut) {
+__global__ void __launch_bounds__((kMaxGemvWarps + 1) * 32, 2)
+    long_gemv_kernel(Input input, Op op, GemvCut cut) {
   // The row's codes, its values times gain (first only the gains), the weights of each warp's rows.
   extern __shared__ uint4 memory[];
   __shared__ GemvShared shared;
   const int t = static_cast<int>(threadIdx.x);
   const int warp = t / 32;
   const int lane = t % 32;
-  const int threads = cut.n_warps * 32;
+  const int threads = cut.warps * 32;
   const int n_words = words_per_row(input.cols);
   const int n_quads = 4 * n_words;
   const bool has_gain = input.gain != nullptr;
   let_next_start();
 
-  if (warp == cut.n_warps) {
+  if (warp == cut.warps) {
     serve<kVector>(input, memory, threads, n_words, false, shared);
     return;
   }
@@ -310,7 +306,7 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
   float4* const z = reinterpret_cast<float4*>(memory + n_words);
   uint32_t* const weights = reinterpret_cast<uint32_t*>(memory + n_words + n_quads) +
                             warp * cut.pairs_per_warp * 2 * n_words;
-  const int first_pair = (static_cast<int>(blockIdx.x) * cut.n_warps + warp) * cut.pairs_per_warp;
+  const int first_pair = (static_cast<int>(blockIdx.x) * cut.warps + warp) * cut.pairs_per_warp;
   const int n_pairs = min(cut.pairs_per_warp, op.pairs() - first_pair);
   if (has_gain && kVector) {
 #pragma unroll 1
@@ -363,7 +359,7 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
       z[quad] = v[j];
     }
   }
-  const RowFactors factors = factors_of(largest, input, warp, lane, cut.n_warps, false, shared);
+  const RowFactors factors = factors_of(largest, input, warp, lane, cut.warps, false, shared);
   uint32_t* const codes = reinterpret_cast<uint32_t*>(memory);
 #pragma unroll 1
   for (int quad = t; quad < n_quads; quad += threads) {
@@ -397,143 +393,47 @@ __global__ void __launch_bounds__((kMaxWarps + 1) * 32, 2) row_kernel(Input inpu
            static_cast<float>(own[1] - shared.sum) * (per_unit[1] * shared.r));
 }
 
-size_t shared_bytes(int cols, const Cut& cut) {
-  const size_t words = static_cast<size_t>(words_per_row(cols));
-  return 16 * words + 64 * words +
-         8 * words * static_cast<size_t>(cut.n_warps * cut.pairs_per_warp);
-}
-
-// One block for each SM as far as shared memory goes, with warps enough to quantise the row.
-Cut cut_for(int pairs, int cols) {
-  const int blocks = multiprocessors();
-  const int per_block = (pairs + blocks - 1) / blocks;
-  const int warps_of_quads = (cols / 4 + 31) / 32;
-  Cut cut{};
-  cut.pairs_per_warp = std::min(32, (per_block + kPreferredWarps - 1) / kPreferredWarps);
-  if (cut.pairs_per_warp > 1) cut.pairs_per_warp += cut.pairs_per_warp % 2;
-  cut.n_warps = (per_block + cut.pairs_per_warp - 1) / cut.pairs_per_warp;
-  cut.n_warps = std::max(cut.n_warps, std::min(warps_of_quads, kPreferredWarps));
-  cut.n_warps = std::min(cut.n_warps, kMaxWarps);
-  while (shared_bytes(cols, cut) > max_dynamic_shared() && cut.pairs_per_warp > 2) {
-    cut.pairs_per_warp -= 2;
-  }
-  while (shared_bytes(cols, cut) > max_dynamic_shared() && cut.n_warps > 1) --cut.n_warps;
-  return cut;
-}
-
-// Whether the kernels here take the rows: one, that leaves room for the weights of a warp. Longer
-// ones go the way of many rows.
-bool takes(int rows, int cols) {
-  return rows == 1 && shared_bytes(cols, Cut{1, 2}) <= max_dynamic_shared();
-}
-
-template <class Op>
-void launch_any(const Input& input, const Op& op, cudaStream_t stream) {
-  const Cut cut = cut_for(op.pairs(), input.cols);
-  const int per_block = cut.n_warps * cut.pairs_per_warp;
-  const dim3 grid(static_cast<unsigned>((op.pairs() + per_block - 1) / per_block));
-  const dim3 block(static_cast<unsigned>((cut.n_warps + 1) * 32));
-  const size_t bytes = shared_bytes(input.cols, cut);
-  if (input.cols % 4 != 0) {
-    launch(row_kernel<Op, 1, false>, grid, block, bytes, stream, input, op, cut);
-  } else if (cut.pairs_per_warp == 1) {
-    launch(row_kernel<Op, 1, true>, grid, block, bytes, stream, input, op, cut);
-  } else {
-    launch(row_kernel<Op, 2, true>, grid, block, bytes, stream, input, op, cut);
-  }
-}
-
-template <int kSteps, int kPairs, int kQuads, class Op>
-void launch_short(const Input& input, const Op& op, cudaStream_t stream) {
-  // One block for each SM, with warps enough to quantise the row.
-  const int blocks = multiprocessors();
-  const int to_fill = (op.pairs() + blocks * kPairs - 1) / (blocks * kPairs);
-  const int to_quantise = (words_per_row(input.cols) * 4 + 32 * kQuads - 1) / (32 * kQuads);
-  // With the service warp a multiple of four: an SM gives out registers for four warps at a time.
-  int n_warps = std::min(kMaxWarps, std::max(to_fill, to_quantise) | 3);
-  const size_t words = static_cast<size_t>(words_per_row(input.cols));
-  const size_t gains_of_warp = input.gain == nullptr ? 0 : 32 * kQuads;
-  const size_t weights_of_warp = kSteps > 8 ? 2 * kPairs * (words / 4) : 0;
-  const auto bytes = [&] {
-    return 16 * (words + static_cast<size_t>(n_warps) * (gains_of_warp + weights_of_warp));
+// Launches the instance of the kernel for short rows that the plan names.
+template <class Op, size_t... I>
+void launch_short(const ShortGemvPlan& plan, const Input& in, const Op& op, cudaStream_t stream,
+                  std::index_sequence<I...>) {
+  const auto launch_if = [&](bool is_instance, auto kernel) {
+    if (is_instance) launch(kernel, plan.launch, stream, in, op, plan.warps);
   };
-  while (bytes() > max_dynamic_shared() && n_warps - 4 >= to_quantise) n_warps -= 4;
-  if (bytes() > max_dynamic_shared()) {
-    launch_any(input, op, stream);
-    return;
-  }
-  const int per_block = n_warps * kPairs;
-  launch(short_row_kernel<Op, kSteps, kPairs, kQuads>,
-         dim3(static_cast<unsigned>((op.pairs() + per_block - 1) / per_block)),
-         dim3(static_cast<unsigned>((n_warps + 1) * 32)), bytes(), stream, input, op, n_warps);
-}
-
-template <class Op>
-void multiply_row(const Input& input, const Op& op, cudaStream_t stream) {
-  const int steps = (words_per_row(input.cols) + 31) / 32;
-  const int per_sm = (op.pairs() + multiprocessors() - 1) / multiprocessors();
-  // Pairs a warp: few threads leave registers to the blocks of the next kernels.
-  const bool many = per_sm > 10;
-  if (input.cols % 4 != 0) {
-    launch_any(input, op, stream);
-  } else if (steps <= 2) {
-    many ? launch_short<2, 2, 1>(input, op, stream) : launch_short<2, 1, 1>(input, op, stream);
-  } else if (steps <= 3) {
-    many ? launch_short<3, 2, 2>(input, op, stream) : launch_short<3, 1, 2>(input, op, stream);
-  } else if (steps <= 5) {
-    if (per_sm > 2 * kMaxWarps) {
-      launch_short<5, 4, 2>(input, op, stream);
-    } else {
-      many ? launch_short<5, 2, 3>(input, op, stream) : launch_short<5, 1, 2>(input, op, stream);
-    }
-  } else if (steps <= 8) {
-    many ? launch_short<8, 2, 4>(input, op, stream) : launch_short<8, 1, 4>(input, op, stream);
-  } else if (steps <= 14) {
-    launch_short<14, 1, 6>(input, op, stream);
-  } else {
-    launch_any(input, op, stream);
-  }
-}
-
-void project(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (!takes(args.rows, args.w.cols)) {
-    project_rows(args, workspace, stream);
-    return;
-  }
-  multiply_row(Input{args.y, args.gain, args.eps, args.w.cols, args.fault, args.layer},
-               ProjectOp{args.w, words_per_row(args.w.cols), args.x, args.fault, args.layer},
-               stream);
+  (launch_if(
+       plan.instance == static_cast<int>(I),
+       short_gemv_kernel<Op, kShortGemvs[I].steps, kShortGemvs[I].pairs, kShortGemvs[I].quads>),
+   ...);
 }
 
 }  // namespace
 
-void qkv(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (!takes(args.rows, args.dim)) {
-    qkv_rows(args, workspace, stream);
-    return;
-  }
-  multiply_row(Input{args.x, args.gain, args.eps, args.dim, args.fault, args.layer},
-               QkvOp{args.q, args.k, args.v, words_per_row(args.dim), args.rope_cos, args.rope_sin,
-                     args.places, args.q_out, args.kv},
-               stream);
+template <class Op>
+void multiply(const ShortGemvPlan& plan, const Input& in, const Op& op, int, const Workspace&,
+              cudaStream_t stream) {
+  launch_short(plan, in, op, stream, std::make_index_sequence<kNumShortGemvs>());
 }
 
-void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  project(args, workspace, stream);
+template <class Op>
+void multiply(const LongGemvPlan& plan, const Input& in, const Op& op, int, const Workspace&,
+              cudaStream_t stream) {
+  const auto kernel = !plan.by_fours            ? long_gemv_kernel<Op, 1, false>
+                      : plan.pairs_at_once == 1 ? long_gemv_kernel<Op, 1, true>
+                                                : long_gemv_kernel<Op, 2, true>;
+  launch(kernel, plan.launch, stream, in, op, plan.cut);
 }
 
-void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (!takes(args.rows, args.gate.cols)) {
-    ffn_up_rows(args, workspace, stream);
-    return;
-  }
-  multiply_row(Input{args.x, args.gain, args.eps, args.gate.cols, args.fault, args.layer},
-               FfnUpOp{args.gate, args.up, words_per_row(args.gate.cols), args.act, args.u},
-               stream);
-}
-
-void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  project(args, workspace, stream);
-}
+template void multiply(const ShortGemvPlan&, const Input&, const QkvOp&, int, const Workspace&,
+                       cudaStream_t);
+template void multiply(const ShortGemvPlan&, const Input&, const ProjectOp&, int, const Workspace&,
+                       cudaStream_t);
+template void multiply(const ShortGemvPlan&, const Input&, const FfnUpOp&, int, const Workspace&,
+                       cudaStream_t);
+template void multiply(const LongGemvPlan&, const Input&, const QkvOp&, int, const Workspace&,
+                       cudaStream_t);
+template void multiply(const LongGemvPlan&, const Input&, const ProjectOp&, int, const Workspace&,
+                       cudaStream_t);
+template void multiply(const LongGemvPlan&, const Input&, const FfnUpOp&, int, const Workspace&,
+                       cudaStream_t);
 
 }  // namespace edgellm::cuda

@@ -1,18 +1,15 @@
 // build_certified_head and certified_head: the exact arg-max of the head from its int8 codes.
-#include <type_traits>
+#include <iterator>
+#include <utility>
 
 #include "kernels/certified_head.h"
-#include "kernels/cuda/common.cuh"
 #include "kernels/cuda/head_certified.cuh"
+#include "kernels/cuda/head_kernels.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace edgellm::cuda {
 namespace {
-
-__device__ inline double sum_warp(double value) {
-  for (int width = 16; width >= 1; width /= 2) value += __shfl_xor_sync(kAllLanes, value, width);
-  return value;
-}
 
 // ---- Building the certified head -----------------------------------------------------------
 
@@ -52,6 +49,7 @@ __device__ void certify_row(const DenseMatrix& w, int row, int lane, int8_t* cod
       finite ? certified_row(scale, sqrt(errors), sqrt(coded), sqrt(squares)) : unbounded_row();
 }
 
+// Block i: a row a warp.
 __global__ void certify_kernel(DenseMatrix w, int8_t* codes, CertifiedRow* bounds) {
   let_next_start();
   wait_for_previous();
@@ -63,17 +61,15 @@ __global__ void certify_kernel(DenseMatrix w, int8_t* codes, CertifiedRow* bound
 
 // ---- 1: norm and steps ---------------------------------------------------------------------
 
-// One block a row: the canonical norm before the head, then the normed row as int16 steps, or their
-// digits, with what its bounds need.
-template <bool kDigits>
-__global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspace workspace) {
-  // Values that a thread keeps between its passes: rows of up to 3072 columns are read once.
-  constexpr int kKept = 12;
+// Values that a thread keeps between its passes: rows of up to 3072 columns are read once.
+constexpr int kKept = 12;
+
+// The canonical norm of a row before the head, by one block: writes it, and leaves its first
+// columns in `kept`. Returns the largest magnitude, infinite where a value is not finite.
+__device__ __forceinline__ float norm_row(const HeadArgs& args, int row, float (&kept)[kKept]) {
   __shared__ float partials[kPartials];
   __shared__ float warp_max[kWarps];
-  __shared__ float2 warp_squares[kWarps];
   const int t = static_cast<int>(threadIdx.x);
-  const int row = static_cast<int>(blockIdx.x);
   const int dim = args.w.cols;
   let_next_start();
   float gain[kKept];
@@ -85,7 +81,6 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspac
   wait_for_previous();
 
   const float* x = args.x + static_cast<size_t>(args.row_list[row]) * static_cast<size_t>(dim);
-  float kept[kKept];
 #pragma unroll
   for (int j = 0; j < kKept; ++j) {
     const int i = t + j * kThreads;
@@ -115,15 +110,24 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspac
     if (t + j * kThreads < dim) keep(t + j * kThreads, kept[j]);
   }
   for (int i = t + kKept * kThreads; i < dim; i += kThreads) keep(i, args.gain[i] * (x[i] * r));
-  // A value that is not finite travels as an infinite maximum.
   largest = max_warp(finite ? largest : INFINITY);
   if (t % 32 == 0) warp_max[t / 32] = largest;
   __syncthreads();
   float amax = warp_max[0];
   for (int w = 1; w < kWarps; ++w) amax = fmaxf(amax, warp_max[w]);
-  finite = isfinite(amax);
-  const StepScale scale = step_scale(finite ? amax : 0.0f);
+  return amax;
+}
 
+// Writes the steps of a normed row, or their digits, with what its bounds need.
+template <bool kDigits>
+__device__ __forceinline__ void write_steps(const HeadArgs& args, const Workspace& workspace,
+                                            int row, const float (&kept)[kKept], float amax) {
+  __shared__ float2 warp_squares[kWarps];
+  const int t = static_cast<int>(threadIdx.x);
+  const int dim = args.w.cols;
+  const float* normed = args.normed + static_cast<size_t>(row) * static_cast<size_t>(dim);
+  const bool finite = isfinite(amax);
+  const StepScale scale = step_scale(finite ? amax : 0.0f);
   const int pitch = static_cast<int>(CertifiedHead::pitch_of(dim));
   int16_t* steps = workspace.steps + static_cast<size_t>(row) * static_cast<size_t>(pitch);
   float squares = 0.0f;
@@ -162,6 +166,15 @@ __global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspac
   workspace.hidden[row] = hidden_bound(finite, scale, dim, squares, deltas);
 }
 
+// Block i: row i.
+template <bool kDigits>
+__global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspace workspace) {
+  const int row = static_cast<int>(blockIdx.x);
+  float kept[kKept];
+  const float amax = norm_row(args, row, kept);
+  write_steps<kDigits>(args, workspace, row, kept, amax);
+}
+
 // ---- 2: bounds of every logit --------------------------------------------------------------
 
 // 4 codes with 4 steps (two to a word).
@@ -170,25 +183,18 @@ __device__ inline int dot4(uint32_t codes, int steps01, int steps23, int sum) {
   return __dp2a_hi(steps23, static_cast<int>(codes), sum);
 }
 
-// 16-byte loads of codes that a lane has under way: two rows, five each. 24 warps of them are
-// 120 kB an SM, three times what the memory's latency asks for.
-constexpr int kGroupRows = 2;
-constexpr int kLoadsOfRow = 5;
-// Blocks of 256 threads an SM: 85 registers a thread, or 128 for several rows of steps.
-constexpr int bounds_blocks(int tokens) { return tokens == 1 ? 3 : 2; }
-
-// A warp takes a tile of neighbouring rows at a time: `kGroup` lanes share kGroupRows rows. Their
+// A warp takes a tile of neighbouring rows at a time: `kGroup` lanes share kBoundRows rows. Their
 // products with `kTokens` rows of steps end, one each, spread over the group's lanes.
 template <int kGroup, int kTokens>
 struct BoundsTile {
-  static constexpr int kRows = kGroupRows * (32 / kGroup);
-  static constexpr int kValues = kGroupRows * kTokens;
+  static constexpr int kRows = kBoundRows * (32 / kGroup);
+  static constexpr int kValues = kBoundRows * kTokens;
   static_assert(kValues <= kGroup, "a lane ends with one product");
 
-  uint4 codes[kGroupRows][kLoadsOfRow];
+  uint4 codes[kBoundRows][kBoundLoads];
 
   __device__ static int first_row(int tile, int lane) {
-    return tile * kRows + lane / kGroup * kGroupRows;
+    return tile * kRows + lane / kGroup * kBoundRows;
   }
 
   // The part of a tile's rows that starts at 16-byte chunk `first`. Loads nothing beyond the head.
@@ -196,11 +202,11 @@ struct BoundsTile {
     const int chunks = static_cast<int>(certified.pitch() / 16);
     const int row = first_row(tile, lane);
 #pragma unroll
-    for (int r = 0; r < kGroupRows; ++r) {
+    for (int r = 0; r < kBoundRows; ++r) {
       const uint4* from = reinterpret_cast<const uint4*>(certified.codes) +
                           static_cast<size_t>(row + r) * static_cast<size_t>(chunks);
 #pragma unroll
-      for (int u = 0; u < kLoadsOfRow; ++u) {
+      for (int u = 0; u < kBoundLoads; ++u) {
         const int chunk = first + u * kGroup + lane % kGroup;
         codes[r][u] =
             chunk < chunks && row + r < certified.rows ? __ldg(from + chunk) : uint4{0, 0, 0, 0};
@@ -211,14 +217,14 @@ struct BoundsTile {
   // `steps`: [kTokens, 2, chunks] 16-byte words, the first 8 steps of every chunk and the last 8.
   __device__ void add(const int4* steps, int chunks, int first, int lane, int* sums) const {
 #pragma unroll
-    for (int u = 0; u < kLoadsOfRow; ++u) {
+    for (int u = 0; u < kBoundLoads; ++u) {
       const int chunk = min(first + u * kGroup + lane % kGroup, chunks - 1);
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) {
         const int4 a = steps[2 * t * chunks + chunk];
         const int4 b = steps[(2 * t + 1) * chunks + chunk];
 #pragma unroll
-        for (int r = 0; r < kGroupRows; ++r) {
+        for (int r = 0; r < kBoundRows; ++r) {
           int sum = sums[r * kTokens + t];
           sum = dot4(codes[r][u].x, a.x, a.y, sum);
           sum = dot4(codes[r][u].y, a.z, a.w, sum);
@@ -258,21 +264,29 @@ struct BoundsTile {
   }
 };
 
+// The work of a block: part `part` of `parts` of the head's rows, with kTokens rows of steps from
+// first_token on.
+struct BoundsItem {
+  int first_token, part, parts;
+};
+
+// The bounds of an item. `steps`: [kTokens, 2, chunks] 16-byte words of shared memory, the first 8
+// steps of every chunk and the last 8.
 template <int kGroup, int kTokens>
-__global__ void __launch_bounds__(kThreads, bounds_blocks(kTokens))
-    bounds_kernel(CertifiedHeadArgs args, Workspace workspace) {
+__device__ __forceinline__ void bound_part(const CertifiedHeadArgs& args,
+                                           const Workspace& workspace, const BoundsItem& item,
+                                           int4* steps) {
   using Bounds = BoundsTile<kGroup, kTokens>;
-  extern __shared__ int4 steps[];  // [kTokens, 2, chunks]
   __shared__ HiddenBound hidden[kTokens];
   __shared__ uint32_t block_lower[kTokens];
   const int t = static_cast<int>(threadIdx.x);
   const int lane = t % 32;
-  const int first_token = static_cast<int>(blockIdx.y) * kTokens;
+  const int first_token = item.first_token;
   const int vocab = args.certified.rows;
   const int chunks = static_cast<int>(args.certified.pitch() / 16);
   const int tiles = (vocab + Bounds::kRows - 1) / Bounds::kRows;
-  const int stride = static_cast<int>(gridDim.x) * kWarps;
-  constexpr int kSpan = kGroup * kLoadsOfRow;  // chunks of one load()
+  const int stride = item.parts * kWarps;
+  constexpr int kSpan = kGroup * kBoundLoads;  // chunks of one load()
   let_next_start();
 
   // Fetch the first weights while the steps are still being made.
@@ -283,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, bounds_blocks(kTokens))
     return __ldg(reinterpret_cast<const float4*>(args.certified.row_bounds) +
                  min(row_of(tile), vocab - 1));
   };
-  int tile = static_cast<int>(blockIdx.x) * kWarps + t / 32;
+  int tile = item.part * kWarps + t / 32;
   Bounds codes;
   float4 bound{};
   if (tile < tiles) {
@@ -342,6 +356,16 @@ __global__ void __launch_bounds__(kThreads, bounds_blocks(kTokens))
   }
 }
 
+// Block (i, j): part i of the head's rows, tokens j * kTokens and up.
+template <int kGroup, int kTokens>
+__global__ void __launch_bounds__(kThreads, bounds_blocks_per_sm(kTokens))
+    bounds_kernel(CertifiedHeadArgs args, Workspace workspace) {
+  extern __shared__ int4 steps[];
+  const BoundsItem item{static_cast<int>(blockIdx.y) * kTokens, static_cast<int>(blockIdx.x),
+                        static_cast<int>(gridDim.x)};
+  bound_part<kGroup, kTokens>(args, workspace, item, steps);
+}
+
 // ---- 3: rescoring --------------------------------------------------------------------------
 
 // Where the chosen id of a row goes.
@@ -349,11 +373,6 @@ __device__ inline void publish(const CertifiedHeadArgs& args, int row, uint64_t 
   args.head.argmax[row] = id_of_key(key);
   args.rescored[row] = rescored;
 }
-
-// Upper bounds that a thread looks through. Few rows: few enough that the candidates of a large
-// vocabulary spread over all SMs. Many rows make enough blocks, and most find no candidate.
-constexpr int kScansOfFew = 4;
-constexpr int kScansOfMany = 16;
 
 // Partial sum threadIdx.x of canonical_sum for row v of the head.
 template <DenseType kType>
@@ -378,27 +397,32 @@ __device__ inline float partial_logit(const HeadArgs& head, int v, const float* 
   return partial;
 }
 
-// A block collects the candidates among its rows of the head and computes their logits one after
-// the other: thread j makes partial sum j of canonical_sum.
+// The work of a block: row `row` of the states with kScans * kThreads rows of the head from
+// first_id on; `items`: the blocks in all.
+struct RescoreItem {
+  int row, first_id, items;
+};
+
+// Collects the candidates among the item's rows of the head and computes their logits one after the
+// other: thread j makes partial sum j of canonical_sum. The block that ends last puts out the ids.
 template <DenseType kType, int kScans>
-__global__ void __launch_bounds__(kThreads)
-    rescore_kernel(CertifiedHeadArgs args, Workspace workspace) {
+__device__ __forceinline__ void rescore_part(const CertifiedHeadArgs& args,
+                                             const Workspace& workspace, const RescoreItem& item) {
   __shared__ int candidates[kScans * kThreads];
   __shared__ int n_candidates;
   __shared__ float partials[kPartials];
   __shared__ bool last;
   const HeadArgs& head = args.head;
   const int t = static_cast<int>(threadIdx.x);
-  const int row = static_cast<int>(blockIdx.y);
+  const int row = item.row;
   const int dim = head.w.cols;
-  let_next_start();
   if (t == 0) n_candidates = 0;
   __syncthreads();
   wait_for_previous();
 
   const float lower = from_ordered_bits(workspace.lower[row]);
   const float* upper = head.logits + static_cast<size_t>(row) * static_cast<size_t>(head.w.rows);
-  const int first = static_cast<int>(blockIdx.x) * kScans * kThreads + t;
+  const int first = item.first_id + t;
   float scanned[kScans];
 #pragma unroll
   for (int i = 0; i < kScans; ++i) {
@@ -435,7 +459,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     // Key and count are in before the block counts itself done.
     __threadfence();
-    last = atomicAdd(workspace.head_done, 1) == static_cast<int>(gridDim.x * gridDim.y) - 1;
+    last = atomicAdd(workspace.head_done, 1) == item.items - 1;
   }
   __syncthreads();
   if (!last) return;
@@ -448,35 +472,30 @@ __global__ void __launch_bounds__(kThreads)
   if (t == 0) *workspace.head_done = 0;
 }
 
-template <int kGroup, int kTokens>
-void launch_bounds(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const int tile_rows = BoundsTile<kGroup, kTokens>::kRows;
-  const int tiles = (args.certified.rows + tile_rows - 1) / tile_rows;
-  const int blocks = min((tiles + kWarps - 1) / kWarps, multiprocessors() * bounds_blocks(kTokens));
-  const dim3 grid(static_cast<unsigned>(blocks),
-                  static_cast<unsigned>((args.head.rows + kTokens - 1) / kTokens));
-  launch(bounds_kernel<kGroup, kTokens>, grid, dim3(kThreads),
-         kTokens * args.certified.pitch() * sizeof(int16_t), stream, args, workspace);
+// Block (i, j): part i of the head's rows, row j.
+template <DenseType kType, int kScans>
+__global__ void __launch_bounds__(kThreads)
+    rescore_kernel(CertifiedHeadArgs args, Workspace workspace) {
+  const RescoreItem item{static_cast<int>(blockIdx.y),
+                         static_cast<int>(blockIdx.x) * kScans * kThreads,
+                         static_cast<int>(gridDim.x * gridDim.y)};
+  let_next_start();
+  rescore_part<kType, kScans>(args, workspace, item);
 }
 
-template <int kTokens>
-void launch_bounds(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  // As few lanes a row as one load() covers it with.
-  const size_t chunks = args.certified.pitch() / 16;
-  if (chunks <= 8 * kLoadsOfRow) return launch_bounds<8, kTokens>(args, workspace, stream);
-  if (chunks <= 16 * kLoadsOfRow) return launch_bounds<16, kTokens>(args, workspace, stream);
-  launch_bounds<32, kTokens>(args, workspace, stream);
+template <int kTokens, size_t... I>
+void launch_groups(const BoundsPlan& plan, const CertifiedHeadArgs& args,
+                   const Workspace& workspace, cudaStream_t stream, std::index_sequence<I...>) {
+  const auto launch_if = [&](bool is_instance, auto kernel) {
+    if (is_instance) launch(kernel, plan.launch, stream, args, workspace);
+  };
+  (launch_if(plan.group == kBoundGroups[I], bounds_kernel<kBoundGroups[I], kTokens>), ...);
 }
 
 template <int kScans>
-void launch_rescore(const CertifiedHeadArgs& args, const Workspace& workspace,
-                    cudaStream_t stream) {
-  constexpr int kScanned = kScans * kThreads;
-  const dim3 grid(static_cast<unsigned>((args.certified.rows + kScanned - 1) / kScanned),
-                  static_cast<unsigned>(args.head.rows));
-  const auto run = [&](auto kernel) {
-    launch(kernel, grid, dim3(kThreads), 0, stream, args, workspace);
-  };
+void launch_scans(const LaunchSize& size, const CertifiedHeadArgs& args, const Workspace& workspace,
+                  cudaStream_t stream) {
+  const auto run = [&](auto kernel) { launch(kernel, size, stream, args, workspace); };
   switch (args.head.w.type) {
     case DenseType::kF32:
       return run(rescore_kernel<DenseType::kF32, kScans>);
@@ -491,31 +510,32 @@ void launch_rescore(const CertifiedHeadArgs& args, const Workspace& workspace,
 
 void build_certified_head(const DenseMatrix& w, int8_t* codes, CertifiedRow* row_bounds,
                           cudaStream_t stream) {
-  launch(certify_kernel, dim3(static_cast<unsigned>((w.rows + kWarps - 1) / kWarps)),
-         dim3(kThreads), 0, stream, w, codes, row_bounds);
+  launch(certify_kernel, dim3(static_cast<unsigned>(divide_up(w.rows, kWarps))), dim3(kThreads), 0,
+         stream, w, codes, row_bounds);
 }
 
-void certified_head(const CertifiedHeadArgs& args, const Workspace& workspace,
-                    cudaStream_t stream) {
-  // Four rows of steps share one reading of the codes where they fit into shared memory. More are
-  // the tensor cores' work.
-  constexpr int kShared = 4;
-  const unsigned rows = static_cast<unsigned>(args.head.rows);
-  const bool digits = rows > kShared;
-  launch(digits ? steps_kernel<true> : steps_kernel<false>, dim3(rows), dim3(kThreads), 0, stream,
+void launch_steps(const CertifiedPlan& plan, const CertifiedHeadArgs& args,
+                  const Workspace& workspace, cudaStream_t stream) {
+  launch(plan.has_digits() ? steps_kernel<true> : steps_kernel<false>, plan.steps, stream,
          args.head, workspace);
-  if (digits) {
-    bound_rows(args, workspace, stream);
-  } else if (rows > 1 &&
-             kShared * args.certified.pitch() * sizeof(int16_t) <= max_dynamic_shared()) {
-    launch_bounds<kShared>(args, workspace, stream);
+}
+
+void launch_bounds(const BoundsPlan& plan, const CertifiedHeadArgs& args,
+                   const Workspace& workspace, cudaStream_t stream) {
+  const auto groups = std::make_index_sequence<std::size(kBoundGroups)>();
+  if (plan.tokens == 1) {
+    launch_groups<1>(plan, args, workspace, stream, groups);
   } else {
-    launch_bounds<1>(args, workspace, stream);
+    launch_groups<kBoundTokens>(plan, args, workspace, stream, groups);
   }
-  if (rows > kMaxInlineRows) {
-    launch_rescore<kScansOfMany>(args, workspace, stream);
+}
+
+void launch_rescore(const CertifiedPlan& plan, const CertifiedHeadArgs& args,
+                    const Workspace& workspace, cudaStream_t stream) {
+  if (plan.scans == kScansOfMany) {
+    launch_scans<kScansOfMany>(plan.rescore, args, workspace, stream);
   } else {
-    launch_rescore<kScansOfFew>(args, workspace, stream);
+    launch_scans<kScansOfFew>(plan.rescore, args, workspace, stream);
   }
 }
 

@@ -19,8 +19,4 @@ __device__ inline bool is_banned(const HeadArgs& args, int id) {
 __device__ inline int8_t high_digit(int step) { return static_cast<int8_t>(step >> 8); }
 __device__ inline uint8_t low_digit(int step) { return static_cast<uint8_t>(step & 255); }
 
-// From digits and `Workspace::hidden`: all upper bounds into head.logits, the largest lower one of
-// each row into `Workspace::lower`.
-void bound_rows(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream);
-
 }  // namespace edgellm::cuda

@@ -4,45 +4,45 @@
 // A block makes a tile of head rows x tokens. Copies of the next stages into shared memory run
 // while the tensor cores work on the present one. A lane ends with the sums of whole products and
 // makes their bounds by itself; eight lanes write neighbouring entries of the vocabulary.
+#include <utility>
+
 #include "kernels/certified_head.h"
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/copy.cuh"
 #include "kernels/cuda/head_certified.cuh"
+#include "kernels/cuda/head_kernels.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace edgellm::cuda {
 namespace {
 
 static_assert(127LL * 255 * kMaxCertifiedCols <= INT32_MAX, "a digit's sum fits into an int");
 
-// Columns of a stage: whole 128-byte lines of codes, eight 16-byte chunks.
-constexpr int kColumns = 128;
+// Columns of a stage, in 16-byte chunks: eight.
+constexpr int kColumns = kDigitColumns;
 constexpr int kChunks = kColumns / 16;
 
 // Byte of a stage's row at which chunk `chunk` of the row lies: the eight rows of a matrix that a
 // warp loads are spread over all banks.
 __device__ inline int chunk_offset(int row, int chunk) { return (chunk ^ row % kChunks) * 16; }
 
-// How a block's tile is cut. A warp makes kRowTiles x 16 head rows by kTokenTiles x 8 tokens; the
-// kWarpsM x kWarpsN warps of a block share its rows and tokens out. Shared memory holds kStages
-// stages, and an SM kBlocks blocks.
-template <int kRowTiles_, int kTokenTiles_, int kWarpsM_, int kWarpsN_, int kStages_, int kBlocks_>
+// The tile kDigitTiles[I] as constants.
+template <size_t I>
 struct HeadTiling {
-  static constexpr int kRowTiles = kRowTiles_;
-  static constexpr int kTokenTiles = kTokenTiles_;
-  static constexpr int kWarpsM = kWarpsM_;
-  static constexpr int kWarpsN = kWarpsN_;
-  static constexpr int kStages = kStages_;
-  static constexpr int kBlocks = kBlocks_;
+  static constexpr DigitCut kCut = kDigitTiles[I];
+  static constexpr int kRowTiles = kCut.row_tiles;
+  static constexpr int kTokenTiles = kCut.token_tiles;
+  static constexpr int kWarpsM = kCut.warps_m;
+  static constexpr int kStages = kCut.stages;
+  static constexpr int kBlocks = kCut.blocks_per_sm;
 
-  static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
-  static constexpr int kRows = 16 * kRowTiles * kWarpsM;
-  static constexpr int kTokens = 8 * kTokenTiles * kWarpsN;
-  // A stage: codes [row], high digits [token], low digits [token], each kColumns bytes.
-  static constexpr int kHighDigits = kRows * kColumns;
-  static constexpr int kLowDigits = kHighDigits + kTokens * kColumns;
-  static constexpr int kStageBytes = kLowDigits + kTokens * kColumns;
-  static constexpr int kSharedBytes = kStages * kStageBytes;
+  static constexpr int kThreads = kCut.threads();
+  static constexpr int kRows = kCut.rows();
+  static constexpr int kTokens = kCut.tokens();
+  static constexpr int kHighDigits = kCut.high_digits();
+  static constexpr int kLowDigits = kCut.low_digits();
+  static constexpr int kStageBytes = kCut.stage_bytes();
 
   static_assert(kRows * kChunks % kThreads == 0, "threads share the codes of a stage evenly");
 };
@@ -115,7 +115,7 @@ struct HeadCopies {
 // A warp's sums of codes times digits. Of tile [m][n] lane 4 g + t has rows g (sums 0, 1) and g + 8
 // (sums 2, 3), tokens 2 t (sums 0, 2) and 2 t + 1 (sums 1, 3).
 template <class T>
-struct DigitTile {
+struct DigitSums {
   int high[T::kRowTiles][T::kTokenTiles][4] = {};
   int low[T::kRowTiles][T::kTokenTiles][4] = {};
 
@@ -154,7 +154,7 @@ struct DigitTile {
 // banned ids left out, into block_lower. first_row, first_token: the warp's; `hidden` and
 // block_lower start at its first token.
 template <class T>
-__device__ void bound_tile(const CertifiedHeadArgs& args, const DigitTile<T>& tile,
+__device__ void bound_tile(const CertifiedHeadArgs& args, const DigitSums<T>& tile,
                            const HiddenBound* hidden, int first_row, int first_token,
                            uint32_t* block_lower) {
   constexpr int kLaneRows = 2 * T::kRowTiles;
@@ -200,18 +200,13 @@ __device__ void bound_tile(const CertifiedHeadArgs& args, const DigitTile<T>& ti
   }
 }
 
+// The tile of head rows and tokens from the named ones on; `stages` holds T::kCut.shared_bytes().
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks)
-    row_bounds_kernel(CertifiedHeadArgs args, Workspace workspace, int token_tiles) {
-  extern __shared__ uint4 shared_memory[];
+__device__ __forceinline__ void bound_rows(const CertifiedHeadArgs& args,
+                                           const Workspace& workspace, int first_row,
+                                           int first_token, int8_t* stages) {
   __shared__ HiddenBound hidden[T::kTokens];
   __shared__ uint32_t block_lower[T::kTokens];
-  int8_t* stages = reinterpret_cast<int8_t*>(shared_memory);
-  // Blocks of the same head rows run side by side: one of them brings the codes into the L2 cache.
-  const int block = static_cast<int>(blockIdx.x);
-  const int first_row = block / token_tiles * T::kRows;
-  const int first_token = block % token_tiles * T::kTokens;
-  let_next_start();
 
   // Codes may come before the previous kernel has ended.
   const HeadCopies<T> copies(args.certified, workspace.steps, first_row, first_token,
@@ -234,7 +229,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_row = warp % T::kWarpsM * T::kRowTiles * 16;
   const int warp_token = warp / T::kWarpsM * T::kTokenTiles * 8;
-  DigitTile<T> tile;
+  DigitSums<T> tile;
   int stage = 0;
   int free_stage = T::kStages - 1;
   for (int column = 0; column < copies.columns; column += kColumns) {
@@ -263,41 +258,33 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   }
 }
 
-// Few tokens: the codes stream, as many of its bytes under way as fit, 32 kB a block. Many tokens:
-// a warp's tile is 32 x 32, because the larger it is the less shared memory a product reads, and
-// two blocks an SM leave it no more registers.
-using EightTokens = HeadTiling<1, 1, 8, 1, 3, 4>;
-using ThirtyTwoTokens = HeadTiling<2, 4, 4, 1, 3, 3>;
-using SixtyFourTokens = HeadTiling<2, 4, 4, 2, 3, 2>;
-// For GPUs with 64 kB of shared memory a block.
-using SmallMemory = HeadTiling<2, 4, 4, 1, 2, 1>;
-
+// Block i: tile i % token_tiles of the tokens, tile i / token_tiles of the head's rows. Blocks of
+// the same head rows run side by side: one of them brings the codes into the L2 cache.
 template <class T>
-bool fits() {
-  return T::kSharedBytes <= max_dynamic_shared();
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks)
+    row_bounds_kernel(CertifiedHeadArgs args, Workspace workspace, int token_tiles) {
+  extern __shared__ uint4 stages[];
+  const int block = static_cast<int>(blockIdx.x);
+  const int first_row = block / token_tiles * T::kRows;
+  const int first_token = block % token_tiles * T::kTokens;
+  let_next_start();
+  bound_rows<T>(args, workspace, first_row, first_token, reinterpret_cast<int8_t*>(stages));
 }
 
-template <class T>
-void launch_tiles(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const int token_tiles = (args.head.rows + T::kTokens - 1) / T::kTokens;
-  const int row_tiles = (args.certified.rows + T::kRows - 1) / T::kRows;
-  launch(row_bounds_kernel<T>, dim3(static_cast<unsigned>(token_tiles * row_tiles)),
-         dim3(T::kThreads), T::kSharedBytes, stream, args, workspace, token_tiles);
+template <size_t... I>
+void launch_tiles(const DigitBoundsPlan& plan, const CertifiedHeadArgs& args,
+                  const Workspace& workspace, cudaStream_t stream, std::index_sequence<I...>) {
+  const auto launch_if = [&](bool is_instance, auto kernel) {
+    if (is_instance) launch(kernel, plan.launch, stream, args, workspace, plan.token_tiles);
+  };
+  (launch_if(plan.tile == static_cast<DigitTile>(I), row_bounds_kernel<HeadTiling<I>>), ...);
 }
 
 }  // namespace
 
-void bound_rows(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const int rows = args.head.rows;
-  if (rows <= EightTokens::kTokens && fits<EightTokens>()) {
-    launch_tiles<EightTokens>(args, workspace, stream);
-  } else if (rows > ThirtyTwoTokens::kTokens && fits<SixtyFourTokens>()) {
-    launch_tiles<SixtyFourTokens>(args, workspace, stream);
-  } else if (fits<ThirtyTwoTokens>()) {
-    launch_tiles<ThirtyTwoTokens>(args, workspace, stream);
-  } else {
-    launch_tiles<SmallMemory>(args, workspace, stream);
-  }
+void launch_bounds(const DigitBoundsPlan& plan, const CertifiedHeadArgs& args,
+                   const Workspace& workspace, cudaStream_t stream) {
+  launch_tiles(plan, args, workspace, stream, std::make_index_sequence<kNumDigitTiles>());
 }
 
 }  // namespace edgellm::cuda

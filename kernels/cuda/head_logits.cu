@@ -1,29 +1,17 @@
-// embed and head.
+// The full head: the final norm, then all logits and their arg-max.
 #include <cuda_fp16.h>
 
 #include "kernels/certified_head.h"
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/head_kernels.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace edgellm::cuda {
 namespace {
 
-__global__ void embed_kernel(EmbedArgs args) {
-  const int row = static_cast<int>(blockIdx.x);
-  const int dim = args.table.cols;
-  let_next_start();
-  wait_for_previous();
-  const size_t from = static_cast<size_t>(args.ids[row]) * static_cast<size_t>(dim);
-  float* x = args.x + static_cast<size_t>(row) * static_cast<size_t>(dim);
-  for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
-    x[i] = widen(args.table.data, args.table.type, from + static_cast<size_t>(i));
-  }
-}
-
-__global__ void norm_kernel(HeadArgs args) {
+__device__ __forceinline__ void norm_row(const HeadArgs& args, int row) {
   __shared__ float partials[kPartials];
   const int t = static_cast<int>(threadIdx.x);
-  const int row = static_cast<int>(blockIdx.x);
   const int dim = args.w.cols;
   let_next_start();
   wait_for_previous();
@@ -35,6 +23,12 @@ __global__ void norm_kernel(HeadArgs args) {
   const float r = rms_factor(fold_partials(partials), dim, args.eps);
   float* normed = args.normed + static_cast<size_t>(row) * static_cast<size_t>(dim);
   for (int i = t; i < dim; i += kThreads) normed[i] = args.gain[i] * (x[i] * r);
+}
+
+// Block i: row i.
+__global__ void norm_kernel(HeadArgs args) {
+  const int row = static_cast<int>(blockIdx.x);
+  norm_row(args, row);
 }
 
 // Two 16-bit values of a matrix row, the lower one first.
@@ -52,7 +46,7 @@ __device__ inline float2 widen_pair(uint32_t pair) {
 
 // Rows of the head that a warp takes at once. Their 256 partial sums each fold together: a lane
 // keeps one row's share and sends away the others', so that the shuffles are few.
-constexpr int kWarpRows = 4;
+constexpr int kWarpRows = kLogitRows;
 
 // Pairs of columns of a row that a lane loads at once: the partial sums 2 l, 2 l + 1, and those 64,
 // 128, 192 further on.
@@ -157,21 +151,25 @@ __device__ inline uint64_t finish_logit(const HeadArgs& args, int row, int v, fl
   return logit_key(logit, v);
 }
 
-// kTiled: 16-bit rows with an even number of columns.
+// The work of a block: row `row` of the states with part `part` of `parts` of the head's rows.
+struct LogitsItem {
+  int row, part, parts;
+};
+
+// Writes the item's logits and returns the best key that the thread has seen. `y` holds the normed
+// row, its columns rounded up to a multiple of 256; *block_best becomes 0. kTiled: 16-bit rows with
+// an even number of columns.
 template <DenseType kType, bool kTiled>
-__global__ void __launch_bounds__(kThreads, 3) logits_kernel(HeadArgs args, Workspace workspace) {
-  extern __shared__ float4 y_memory[];
-  float* y = reinterpret_cast<float*>(y_memory);  // [columns rounded up to a multiple of 256]
-  __shared__ uint64_t block_best;
-  __shared__ bool last;
+__device__ __forceinline__ uint64_t write_logits(const HeadArgs& args, const LogitsItem& item,
+                                                 float* y, uint64_t* block_best) {
   const int t = static_cast<int>(threadIdx.x);
   const int warp = t / 32;
   const int lane = t % 32;
-  const int row = static_cast<int>(blockIdx.y);
+  const int row = item.row;
   const int dim = args.w.cols;
   constexpr int kRows = kTiled ? kWarpRows : 1;
-  const int stride = static_cast<int>(gridDim.x) * kWarps * kRows;
-  int v = (static_cast<int>(blockIdx.x) * kWarps + warp) * kRows;
+  const int stride = item.parts * kWarps * kRows;
+  int v = (item.part * kWarps + warp) * kRows;
   let_next_start();
 
   // Fetch the first weights while the norm is still being made.
@@ -182,7 +180,7 @@ __global__ void __launch_bounds__(kThreads, 3) logits_kernel(HeadArgs args, Work
   for (int i = t; i < (dim + kPartials - 1) / kPartials * kPartials; i += kThreads) {
     y[i] = i < dim ? normed[i] : 0.0f;
   }
-  if (t == 0) block_best = 0;
+  if (t == 0) *block_best = 0;
   __syncthreads();
 
   uint64_t best = 0;
@@ -205,17 +203,26 @@ __global__ void __launch_bounds__(kThreads, 3) logits_kernel(HeadArgs args, Work
       if (lane == 0) best = max(best, finish_logit(args, row, v, logit));
     }
   }
-  if (args.argmax == nullptr) return;
+  return best;
+}
+
+// Merges the best keys of a block's threads into `workspace.best`. The last of `items` blocks turns
+// the keys of all rows into ids.
+__device__ __forceinline__ void merge_best(const HeadArgs& args, const Workspace& workspace,
+                                           int row, int items, uint64_t best,
+                                           uint64_t* block_best) {
+  __shared__ bool last;
+  const int t = static_cast<int>(threadIdx.x);
   if (best != 0) {
-    atomicMax(reinterpret_cast<unsigned long long*>(&block_best),
+    atomicMax(reinterpret_cast<unsigned long long*>(block_best),
               static_cast<unsigned long long>(best));
   }
   __syncthreads();
   if (t == 0) {
-    atomicMax(workspace.best + row, static_cast<unsigned long long>(block_best));
+    atomicMax(workspace.best + row, static_cast<unsigned long long>(*block_best));
     // The maximum is in before the block counts itself done.
     __threadfence();
-    last = atomicAdd(workspace.head_done, 1) == static_cast<int>(gridDim.x * gridDim.y) - 1;
+    last = atomicAdd(workspace.head_done, 1) == items - 1;
   }
   __syncthreads();
   if (!last) return;
@@ -226,43 +233,42 @@ __global__ void __launch_bounds__(kThreads, 3) logits_kernel(HeadArgs args, Work
   if (t == 0) *workspace.head_done = 0;
 }
 
+// Block (i, j): part i of the head's rows, row j.
+template <DenseType kType, bool kTiled>
+__global__ void __launch_bounds__(kThreads, 3) logits_kernel(HeadArgs args, Workspace workspace) {
+  extern __shared__ float4 y[];
+  __shared__ uint64_t block_best;
+  const LogitsItem item{static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x),
+                        static_cast<int>(gridDim.x)};
+  const uint64_t best =
+      write_logits<kType, kTiled>(args, item, reinterpret_cast<float*>(y), &block_best);
+  if (args.argmax == nullptr) return;
+  merge_best(args, workspace, item.row, static_cast<int>(gridDim.x * gridDim.y), best, &block_best);
+}
+
 template <DenseType kType>
-void launch_logits(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const bool tiled = kType != DenseType::kF32 && args.w.cols % 2 == 0;
-  const int rows_of_block = kWarps * (tiled ? kWarpRows : 1);
-  const int blocks = min((args.w.rows + rows_of_block - 1) / rows_of_block, multiprocessors() * 3);
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(args.rows));
-  const size_t shared_bytes =
-      static_cast<size_t>((args.w.cols + kPartials - 1) / kPartials * kPartials) * sizeof(float);
-  if (tiled) {
-    launch(logits_kernel<kType, kType != DenseType::kF32>, grid, dim3(kThreads), shared_bytes,
-           stream, args, workspace);
-  } else {
-    launch(logits_kernel<kType, false>, grid, dim3(kThreads), shared_bytes, stream, args,
-           workspace);
-  }
+void launch_logits_of(const LogitsPlan& plan, const HeadArgs& args, const Workspace& workspace,
+                      cudaStream_t stream) {
+  constexpr bool kCanTile = kType != DenseType::kF32;
+  launch(plan.tiled ? logits_kernel<kType, kCanTile> : logits_kernel<kType, false>, plan.launch,
+         stream, args, workspace);
 }
 
 }  // namespace
 
-void embed(const EmbedArgs& args, cudaStream_t stream) {
-  launch_first(embed_kernel, dim3(static_cast<unsigned>(args.rows)), dim3(kThreads), 0, stream,
-               args);
+void launch_norm(const LogitsPlan& plan, const HeadArgs& args, cudaStream_t stream) {
+  launch(norm_kernel, plan.norm, stream, args);
 }
 
-void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  launch(norm_kernel, dim3(static_cast<unsigned>(args.rows)), dim3(kThreads), 0, stream, args);
-  if (args.w.rows == 0) return;
+void launch_logits(const LogitsPlan& plan, const HeadArgs& args, const Workspace& workspace,
+                   cudaStream_t stream) {
   switch (args.w.type) {
     case DenseType::kF32:
-      launch_logits<DenseType::kF32>(args, workspace, stream);
-      return;
+      return launch_logits_of<DenseType::kF32>(plan, args, workspace, stream);
     case DenseType::kF16:
-      launch_logits<DenseType::kF16>(args, workspace, stream);
-      return;
+      return launch_logits_of<DenseType::kF16>(plan, args, workspace, stream);
     case DenseType::kBF16:
-      launch_logits<DenseType::kBF16>(args, workspace, stream);
-      return;
+      return launch_logits_of<DenseType::kBF16>(plan, args, workspace, stream);
   }
 }
 

@@ -1,19 +1,45 @@
-// Launching kernels.
+// Launching kernels, and what a kernel does about its neighbours in the stream.
 #pragma once
+
+#include <cuda_runtime.h>
 
 #include <algorithm>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/plan/device.h"
 
 namespace edgellm::cuda {
 
-template <int N>
-struct Constant {
-  static constexpr int value = N;
-};
+// ---- In a kernel: programmatic dependent launch (compute capability 9.0 and newer) -----------
+//
+// A kernel may start while the one before it in the stream still runs. Until it has called
+// wait_for_previous() it must neither read what an earlier kernel writes nor write anything: it may
+// fetch weights. That call returns when all earlier kernels of the stream have finished and their
+// writes are visible, because each of them has waited in the same way.
 
-// Dynamic shared memory a block may have on the current device, what the kernels declare
-// statically left out.
+__device__ inline void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+
+// A kernel that starts before its input is there has time for a warm-up.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+inline constexpr bool kStartsEarly = true;
+#else
+inline constexpr bool kStartsEarly = false;
+#endif
+
+// Lets the next kernel of the stream start as soon as there is room for it.
+__device__ inline void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+// ---- On the host: the device -----------------------------------------------------------------
+
+// Dynamic shared memory that a block may have, besides what the kernels declare statically.
 inline size_t max_dynamic_shared() {
   static const size_t bytes = [] {
     int device = 0;
@@ -26,7 +52,6 @@ inline size_t max_dynamic_shared() {
   return bytes;
 }
 
-// Of the current device.
 inline int multiprocessors() {
   static const int count = [] {
     int device = 0;
@@ -39,10 +64,19 @@ inline int multiprocessors() {
   return count;
 }
 
-// Whether the kernels, as they were compiled for the current device, can start before the one
-// before them has ended (common.cuh). Code for an older architecture that the driver translated for
-// a newer device cannot: it holds no wait. In mailbox.cu.
+// Whether kernels can start before the one before them has ended: so they were compiled for the
+// current device. Code for an older architecture that the driver translated cannot, it holds no
+// wait. In mailbox.cu.
 bool has_dependent_launch();
+
+// Whether the device, and the code for it, has clusters as DeviceTraits says. In gemm_skinny.cu.
+bool has_clusters();
+
+inline DeviceTraits current_device() {
+  return {multiprocessors(), max_dynamic_shared(), has_clusters()};
+}
+
+// ---- On the host: launches -------------------------------------------------------------------
 
 enum class Start {
   kEarly,          // may begin while the kernel before it runs; waits by itself (common.cuh)
@@ -86,22 +120,27 @@ void launch_at(Start start, void (*kernel)(Params...), dim3 grid, dim3 block, si
   cuda_check(cudaLaunchKernelEx(&config, kernel, Params(args)...), "a kernel launch");
 }
 
-inline cudaLaunchAttribute clusters_of(int blocks) {
+inline dim3 grid_of(const LaunchSize& size) {
+  return dim3(static_cast<unsigned>(size.blocks[0]), static_cast<unsigned>(size.blocks[1]),
+              static_cast<unsigned>(size.blocks[2]));
+}
+
+inline cudaLaunchAttribute in_clusters() {
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cluster.val.clusterDim = {static_cast<unsigned>(kClusterBlocks), 1, 1};
   return cluster;
 }
 
-// Whether the current device, and the code for it, has clusters of so many blocks.
+// Whether there is room for a cluster of kClusterBlocks blocks.
 template <class... Params>
-bool room_for_clusters(int blocks, void (*kernel)(Params...), dim3 block, size_t shared_bytes) {
+bool room_for_cluster(void (*kernel)(Params...), int threads, size_t shared_bytes) {
   if (!has_dependent_launch()) return false;  // both came with compute capability 9.0
   prepare(reinterpret_cast<const void*>(kernel), shared_bytes);
-  cudaLaunchAttribute cluster = clusters_of(blocks);
+  cudaLaunchAttribute cluster = in_clusters();
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = block;
+  config.gridDim = dim3(static_cast<unsigned>(kClusterBlocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.attrs = &cluster;
   config.numAttrs = 1;
@@ -110,16 +149,16 @@ bool room_for_clusters(int blocks, void (*kernel)(Params...), dim3 block, size_t
   return clusters > 0;
 }
 
-// In clusters of so many blocks, for which there is room; the grid is a multiple of them.
+// In clusters of kClusterBlocks blocks, for which there is room; the grid is a multiple of them.
 template <class... Params, class... Args>
-void launch_clusters(int blocks, void (*kernel)(Params...), dim3 grid, dim3 block,
-                     size_t shared_bytes, cudaStream_t stream, const Args&... args) {
-  prepare(reinterpret_cast<const void*>(kernel), shared_bytes);
-  cudaLaunchAttribute attributes[2] = {clusters_of(blocks), early_start()};
+void launch_clusters(void (*kernel)(Params...), const LaunchSize& size, cudaStream_t stream,
+                     const Args&... args) {
+  prepare(reinterpret_cast<const void*>(kernel), size.shared_bytes);
+  cudaLaunchAttribute attributes[2] = {in_clusters(), early_start()};
   cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
+  config.gridDim = grid_of(size);
+  config.blockDim = dim3(static_cast<unsigned>(size.threads));
+  config.dynamicSmemBytes = size.shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
@@ -130,6 +169,13 @@ template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
             cudaStream_t stream, const Args&... args) {
   launch_at(Start::kEarly, kernel, grid, block, shared_bytes, stream, args...);
+}
+
+template <class... Params, class... Args>
+void launch(void (*kernel)(Params...), const LaunchSize& size, cudaStream_t stream,
+            const Args&... args) {
+  launch(kernel, grid_of(size), dim3(static_cast<unsigned>(size.threads)), size.shared_bytes,
+         stream, args...);
 }
 
 // The first kernel of a step. Places, ids and row lists are written before it, by a copy or by the

@@ -13,13 +13,11 @@
 #pragma once
 
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/plan/linear.h"
 
 namespace edgellm::cuda {
 
 constexpr int kRedirectFloats = 2;  // floats
-
-// Columns of a row in the GPU's own order (cuda.h), rounded up to whole 16-byte loads.
-__host__ __device__ inline int words_per_row(int cols) { return (cols + 63) / 64 * 4; }
 
 // A TernaryMatrix, shorter: kernels start with cold caches, their arguments included.
 struct WeightMatrix {

@@ -18,12 +18,11 @@ __device__ inline uint32_t transpose_codes(uint32_t w) {
   return w ^ swap ^ (swap << 12);
 }
 
-__global__ void repack_kernel(uint32_t* words, size_t count, int32_t* invalid) {
-  const size_t stride = static_cast<size_t>(gridDim.x) * blockDim.x;
+// Words first, first + stride, ...
+__device__ __forceinline__ void repack_words(uint32_t* words, size_t count, size_t first,
+                                             size_t stride, int32_t* invalid) {
   int found = 0;
-  wait_for_previous();
-  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
-       i += stride) {
+  for (size_t i = first; i < count; i += stride) {
     const uint32_t codes = words[i];
     const uint32_t low = codes & kLowBits;
     const uint32_t high = codes >> 1 & kLowBits;
@@ -33,6 +32,13 @@ __global__ void repack_kernel(uint32_t* words, size_t count, int32_t* invalid) {
     words[i] = transpose_codes(plus_one);
   }
   if (found > 0) atomicAdd(invalid, found);
+}
+
+__global__ void repack_kernel(uint32_t* words, size_t count, int32_t* invalid) {
+  const size_t stride = static_cast<size_t>(gridDim.x) * blockDim.x;
+  const size_t first = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  wait_for_previous();
+  repack_words(words, count, first, stride, invalid);
 }
 
 }  // namespace

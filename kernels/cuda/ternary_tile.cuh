@@ -2,21 +2,16 @@
 #pragma once
 
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/plan/linear.h"
 
 namespace edgellm::cuda {
 
-// What a token's sums are scaled with.
-struct RowScale {
-  int32_t sum;  // of the codes
-  float s;      // codes per unit
-  float r;      // RMS factor of a folded norm, 1 where there is none
-};
-
-// How a block's tile is cut. A warp makes kRowTiles x 16 weight rows by kTokenTiles x 8 tokens;
-// kWarpsK warps share a tile along K. Shared memory holds kStages K steps of kSteps x 64 columns.
+// The cut of a block's tile (TernaryCut) as constants.
 template <int kRowTiles_, int kTokenTiles_, int kWarpsM_, int kWarpsN_, int kWarpsK_, int kSteps_,
           int kStages_>
 struct TernaryTiling {
+  static constexpr TernaryCut kCut{kRowTiles_, kTokenTiles_, kWarpsM_, kWarpsN_,
+                                   kWarpsK_,   kSteps_,      kStages_};
   static constexpr int kRowTiles = kRowTiles_;
   static constexpr int kTokenTiles = kTokenTiles_;
   static constexpr int kWarpsM = kWarpsM_;
@@ -25,28 +20,19 @@ struct TernaryTiling {
   static constexpr int kSteps = kSteps_;
   static constexpr int kStages = kStages_;
 
-  static constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
-  static constexpr int kRows = 16 * kRowTiles * kWarpsM;
-  static constexpr int kPairs = kRows / 2;
-  static constexpr int kTokens = 8 * kTokenTiles * kWarpsN;
-  // A stage: kSteps planes of weights, [row][16 bytes], then kSteps planes of activations,
-  // [token][64 bytes]. A plane is padded so that the copies of neighbouring steps meet other banks.
-  // Reads need no padding: a warp's are 128 neighbouring bytes (weights) or the same for every
-  // eight lanes (activations).
-  static constexpr int kWeightPlane = 16 * kRows + 16;
-  static constexpr int kCodePlane = 64 * kTokens + 64;
-  static constexpr int kStageBytes = (kSteps * (kWeightPlane + kCodePlane) + 127) / 128 * 128;
-  // The tile of sums, [K warp][token][row]; the padding spreads a warp's writes over all banks.
-  static constexpr int kSumStride = kRows + 4;
-  static constexpr int kSumBytes = kWarpsK * kTokens * kSumStride * 4;
-  static constexpr int kStagesBytes = kStages * kStageBytes;
-  static constexpr int kTileBytes = kStagesBytes > kSumBytes ? kStagesBytes : kSumBytes;
-  // Then the scales of the tokens.
-  static constexpr int kSharedBytes = kTileBytes + kTokens * static_cast<int>(sizeof(RowScale));
+  static constexpr int kThreads = kCut.threads();
+  static constexpr int kRows = kCut.rows();
+  static constexpr int kPairs = kCut.pairs();
+  static constexpr int kTokens = kCut.tokens();
+  static constexpr int kWeightPlane = kCut.weight_plane();
+  static constexpr int kCodePlane = kCut.code_plane();
+  static constexpr int kStageBytes = kCut.stage_bytes();
+  static constexpr int kSumStride = kCut.sum_stride();
+  static constexpr int kTileBytes = kCut.tile_bytes();
 
   static_assert(kRowTiles % 2 == 0, "a warp holds both rows of a pair");
   static_assert(kThreads % (4 * kSteps) == 0 && kSteps % kWarpsK == 0);
-  static_assert(kThreads % kPairs == 0, "a thread finishes results of one pair");
+  static_assert(kThreads % kPairs == 0, "a thread stores results of one pair");
 };
 
 // Row of the tile as the op knows it. Tiles of 16 rows come in twos: the first rows of 16 pairs,

@@ -1,7 +1,7 @@
 // The CUDA backend against ref, bit for bit: every op, odd sizes, rows alone and together.
 #include <catch2/catch.hpp>
 
-#include "kernels/cuda/attention_batch.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/kernels/gpu_data.h"
 #include "tests/kernels/op_data.h"

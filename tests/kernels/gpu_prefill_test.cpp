@@ -4,8 +4,8 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cuda/attention_prefill.h"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/linear.h"
 #include "tests/kernels/gpu_data.h"
 #include "tests/kernels/op_data.h"
 

@@ -4,6 +4,8 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/quantise.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/ternary_dot.cuh"
 
 namespace edgellm::bench {
 namespace {

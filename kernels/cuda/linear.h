@@ -1,5 +1,6 @@
-// The four ternary products for two and more activation rows (gemm.cu). gemv.cu, which handles one
-// row, hands the others over.
+// The ternary products by the kernels for several activation rows, for any number of rows: what
+// tests compare with one row at a time. `qkv` and its siblings (cuda.h) choose by the number of
+// rows.
 #pragma once
 
 #include "kernels/cuda/cuda.h"

@@ -1,0 +1,32 @@
+// embed.
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace edgellm::cuda {
+namespace {
+
+__device__ __forceinline__ void embed_row(const EmbedArgs& args, int row) {
+  const int dim = args.table.cols;
+  const size_t from = static_cast<size_t>(args.ids[row]) * static_cast<size_t>(dim);
+  float* x = args.x + static_cast<size_t>(row) * static_cast<size_t>(dim);
+  for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
+    x[i] = widen(args.table.data, args.table.type, from + static_cast<size_t>(i));
+  }
+}
+
+// Block i: row i.
+__global__ void embed_kernel(EmbedArgs args) {
+  const int row = static_cast<int>(blockIdx.x);
+  let_next_start();
+  wait_for_previous();
+  embed_row(args, row);
+}
+
+}  // namespace
+
+void embed(const EmbedArgs& args, cudaStream_t stream) {
+  launch_first(embed_kernel, dim3(static_cast<unsigned>(args.rows)), dim3(kThreads), 0, stream,
+               args);
+}
+
+}  // namespace edgellm::cuda

@@ -1,0 +1,29 @@
+// head and certified_head: the dispatcher.
+#include "kernels/cuda/head_kernels.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace edgellm::cuda {
+namespace {
+
+HeadSize size_of(const HeadArgs& args) {
+  return {args.rows, args.w.rows, args.w.cols, args.w.type};
+}
+
+}  // namespace
+
+void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  const LogitsPlan plan = pick_logits(size_of(args), current_device());
+  launch_norm(plan, args, stream);
+  if (args.w.rows > 0) launch_logits(plan, args, workspace, stream);
+}
+
+void certified_head(const CertifiedHeadArgs& args, const Workspace& workspace,
+                    cudaStream_t stream) {
+  const CertifiedPlan plan = pick_certified(size_of(args.head), current_device());
+  launch_steps(plan, args, workspace, stream);
+  std::visit([&](const auto& bounds) { launch_bounds(bounds, args, workspace, stream); },
+             plan.bounds);
+  launch_rescore(plan, args, workspace, stream);
+}
+
+}  // namespace edgellm::cuda

@@ -1,0 +1,101 @@
+#include "kernels/cuda/plan/head.h"
+
+#include <algorithm>
+
+#include "kernels/canonical.h"
+
+namespace edgellm::cuda {
+namespace {
+
+constexpr int kBlockThreads = kPartials;  // a thread for each partial sum of canonical_sum
+constexpr int kBlockWarps = kBlockThreads / 32;
+
+// A block of the usual size for each row.
+LaunchSize block_for_each(int rows) {
+  LaunchSize launch;
+  launch.blocks[0] = rows;
+  launch.threads = kBlockThreads;
+  return launch;
+}
+
+size_t step_bytes(const HeadSize& size, int tokens) {
+  return static_cast<size_t>(tokens) * CertifiedHead::pitch_of(size.cols) * sizeof(int16_t);
+}
+
+BoundsPlan pick_bounds(const HeadSize& size, int tokens, const DeviceTraits& device) {
+  BoundsPlan plan;
+  plan.tokens = tokens;
+  // As few lanes a row as cover it with one round of loads.
+  const size_t chunks = CertifiedHead::pitch_of(size.cols) / 16;
+  plan.group = kBoundGroups[2];
+  for (int i = 1; i >= 0; --i) {
+    if (chunks <= static_cast<size_t>(kBoundGroups[i] * kBoundLoads)) plan.group = kBoundGroups[i];
+  }
+  const int tiles = divide_up(size.vocab, kBoundRows * (32 / plan.group));
+  plan.launch.blocks[0] = std::min(divide_up(tiles, kBlockWarps),
+                                   device.multiprocessors * bounds_blocks_per_sm(tokens));
+  plan.launch.blocks[1] = divide_up(size.rows, tokens);
+  plan.launch.threads = kBlockThreads;
+  plan.launch.shared_bytes = step_bytes(size, tokens);
+  return plan;
+}
+
+DigitTile tile_for(int rows, const DeviceTraits& device) {
+  const auto fits = [&](DigitTile tile) {
+    return static_cast<size_t>(cut_of(tile).shared_bytes()) <= device.max_dynamic_shared;
+  };
+  if (rows <= cut_of(DigitTile::k8Tokens).tokens() && fits(DigitTile::k8Tokens)) {
+    return DigitTile::k8Tokens;
+  }
+  if (rows > cut_of(DigitTile::k32Tokens).tokens() && fits(DigitTile::k64Tokens)) {
+    return DigitTile::k64Tokens;
+  }
+  return fits(DigitTile::k32Tokens) ? DigitTile::k32Tokens : DigitTile::kSmallMemory;
+}
+
+DigitBoundsPlan pick_digit_bounds(const HeadSize& size, const DeviceTraits& device) {
+  DigitBoundsPlan plan;
+  plan.tile = tile_for(size.rows, device);
+  const DigitCut& cut = cut_of(plan.tile);
+  plan.token_tiles = divide_up(size.rows, cut.tokens());
+  plan.launch.blocks[0] = plan.token_tiles * divide_up(size.vocab, cut.rows());
+  plan.launch.threads = cut.threads();
+  plan.launch.shared_bytes = static_cast<size_t>(cut.shared_bytes());
+  return plan;
+}
+
+}  // namespace
+
+LogitsPlan pick_logits(const HeadSize& size, const DeviceTraits& device) {
+  LogitsPlan plan;
+  plan.norm = block_for_each(size.rows);
+  plan.tiled = size.type != DenseType::kF32 && size.cols % 2 == 0;
+  const int rows_of_block = kBlockWarps * (plan.tiled ? kLogitRows : 1);
+  plan.launch.blocks[0] =
+      std::min(divide_up(size.vocab, rows_of_block), device.multiprocessors * 3);
+  plan.launch.blocks[1] = size.rows;
+  plan.launch.threads = kBlockThreads;
+  plan.launch.shared_bytes =
+      static_cast<size_t>(divide_up(size.cols, kPartials) * kPartials) * sizeof(float);
+  return plan;
+}
+
+CertifiedPlan pick_certified(const HeadSize& size, const DeviceTraits& device) {
+  CertifiedPlan plan;
+  plan.steps = block_for_each(size.rows);
+  if (size.rows > kBoundTokens) {
+    plan.bounds = pick_digit_bounds(size, device);
+  } else {
+    // Several rows share one reading of the codes where their steps fit into shared memory.
+    const bool shares =
+        size.rows > 1 && step_bytes(size, kBoundTokens) <= device.max_dynamic_shared;
+    plan.bounds = pick_bounds(size, shares ? kBoundTokens : 1, device);
+  }
+  plan.scans = size.rows > kMaxInlineRows ? kScansOfMany : kScansOfFew;
+  plan.rescore.blocks[0] = divide_up(size.vocab, plan.scans * kBlockThreads);
+  plan.rescore.blocks[1] = size.rows;
+  plan.rescore.threads = kBlockThreads;
+  return plan;
+}
+
+}  // namespace edgellm::cuda

@@ -1,0 +1,108 @@
+// Which kernels make the logits or the exact arg-max of the head, and how they are launched.
+//
+//   head            head_logits.cu: norm, then logits
+//   certified head  head_certified.cu: norm and steps; bounds of all logits, up to four rows with
+//                   dp2a, more on the tensor cores (head_certified_rows.cu); rescoring
+#pragma once
+
+#include <cstddef>
+#include <iterator>
+#include <variant>
+
+#include "kernels/cuda/plan/device.h"
+#include "kernels/ops.h"
+
+namespace edgellm::cuda {
+
+// What of a head decides how it is launched.
+struct HeadSize {
+  int rows = 0;
+  int vocab = 0;
+  int cols = 0;
+  DenseType type = DenseType::kF32;
+};
+
+// ---- Logits ------------------------------------------------------------------------------------
+
+inline constexpr int kLogitRows = 4;  // of the head, that a warp takes at once where it can
+
+struct LogitsPlan {
+  bool tiled = false;  // kLogitRows at once; else one
+  LaunchSize norm;
+  LaunchSize launch;
+};
+
+LogitsPlan pick_logits(const HeadSize& size, const DeviceTraits& device);
+
+// ---- Certified head ----------------------------------------------------------------------------
+
+// Bounds with dp2a. A lane has 16-byte loads of kBoundRows rows, kBoundLoads of each, under way: 24
+// warps of them are 120 kB an SM, three times what the memory's latency asks for.
+inline constexpr int kBoundRows = 2;
+inline constexpr int kBoundLoads = 5;
+inline constexpr int kBoundTokens = 4;  // rows of steps that share one reading of the codes
+inline constexpr int kBoundGroups[] = {8, 16, 32};
+
+struct BoundsPlan {
+  int group = 0;   // of kBoundGroups: lanes that share kBoundRows rows of the head
+  int tokens = 0;  // 1 or kBoundTokens
+  LaunchSize launch;
+};
+
+// Blocks of 256 threads an SM: 85 registers a thread, or 128 for several rows of steps.
+constexpr int bounds_blocks_per_sm(int tokens) { return tokens == 1 ? 3 : 2; }
+
+// Columns of a stage of the bounds on the tensor cores: whole 128-byte lines of codes.
+inline constexpr int kDigitColumns = 128;
+
+// How the tile of a block is cut. A warp makes row_tiles x 16 head rows by token_tiles x 8 tokens;
+// the warps_m x warps_n warps of a block share its rows and tokens out. Shared memory holds
+// `stages` stages, and an SM blocks_per_sm blocks.
+struct DigitCut {
+  int row_tiles, token_tiles, warps_m, warps_n, stages, blocks_per_sm;
+
+  constexpr int threads() const { return 32 * warps_m * warps_n; }
+  constexpr int rows() const { return 16 * row_tiles * warps_m; }
+  constexpr int tokens() const { return 8 * token_tiles * warps_n; }
+  // A stage: codes [row], high digits [token], low digits [token], each kDigitColumns bytes.
+  constexpr int high_digits() const { return rows() * kDigitColumns; }
+  constexpr int low_digits() const { return high_digits() + tokens() * kDigitColumns; }
+  constexpr int stage_bytes() const { return low_digits() + tokens() * kDigitColumns; }
+  constexpr int shared_bytes() const { return stages * stage_bytes(); }
+};
+
+// Few tokens: the codes stream, as many of their bytes under way as fit, 32 kB a block. Many
+// tokens: a warp's tile is 32 x 32, because the larger it is the less shared memory a product
+// reads, and two blocks an SM leave it no more registers. The last one is for GPUs with 64 kB of
+// shared memory a block.
+enum class DigitTile { k8Tokens, k32Tokens, k64Tokens, kSmallMemory };
+inline constexpr DigitCut kDigitTiles[] = {
+    {1, 1, 8, 1, 3, 4}, {2, 4, 4, 1, 3, 3}, {2, 4, 4, 2, 3, 2}, {2, 4, 4, 1, 2, 1}};
+inline constexpr int kNumDigitTiles = static_cast<int>(std::size(kDigitTiles));
+constexpr const DigitCut& cut_of(DigitTile tile) { return kDigitTiles[static_cast<int>(tile)]; }
+
+struct DigitBoundsPlan {
+  DigitTile tile = DigitTile::k8Tokens;
+  int token_tiles = 0;
+  LaunchSize launch;
+};
+
+// Upper bounds that a thread of the rescoring kernel looks through. Few rows: few enough that the
+// candidates of a large vocabulary spread over all SMs. Many rows make enough blocks, and most find
+// no candidate.
+inline constexpr int kScansOfFew = 4;
+inline constexpr int kScansOfMany = 16;
+
+struct CertifiedPlan {
+  LaunchSize steps;
+  std::variant<BoundsPlan, DigitBoundsPlan> bounds;
+  int scans = 0;  // kScansOfFew or kScansOfMany
+  LaunchSize rescore;
+
+  // The steps are digits for the tensor cores.
+  bool has_digits() const { return std::holds_alternative<DigitBoundsPlan>(bounds); }
+};
+
+CertifiedPlan pick_certified(const HeadSize& size, const DeviceTraits& device);
+
+}  // namespace edgellm::cuda

@@ -1,0 +1,171 @@
+#include "kernels/cuda/plan/linear.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace edgellm::cuda {
+namespace {
+
+// ---- One row -----------------------------------------------------------------------------------
+
+// Fewer warps leave registers for the blocks of the next kernels.
+constexpr int kPreferredWarps = 10;
+
+// The row's codes and its values times gain, then the weights of every warp's rows.
+size_t long_gemv_bytes(int cols, const GemvCut& cut) {
+  const size_t words = static_cast<size_t>(words_per_row(cols));
+  return 16 * words + 64 * words + 8 * words * static_cast<size_t>(cut.warps * cut.pairs_per_warp);
+}
+
+// One block for each SM as far as shared memory goes, with warps enough to quantise the row.
+GemvCut cut_for(const LinearSize& size, const DeviceTraits& device) {
+  const auto fits = [&](const GemvCut& cut) {
+    return long_gemv_bytes(size.cols, cut) <= device.max_dynamic_shared;
+  };
+  const int per_block = divide_up(size.pairs, device.multiprocessors);
+  const int warps_of_quads = divide_up(size.cols / 4, 32);
+  GemvCut cut;
+  cut.pairs_per_warp = std::min(32, divide_up(per_block, kPreferredWarps));
+  if (cut.pairs_per_warp > 1) cut.pairs_per_warp += cut.pairs_per_warp % 2;
+  cut.warps = divide_up(per_block, cut.pairs_per_warp);
+  cut.warps = std::max(cut.warps, std::min(warps_of_quads, kPreferredWarps));
+  cut.warps = std::min(cut.warps, kMaxGemvWarps);
+  while (!fits(cut) && cut.pairs_per_warp > 2) cut.pairs_per_warp -= 2;
+  while (!fits(cut) && cut.warps > 1) --cut.warps;
+  return cut;
+}
+
+LongGemvPlan pick_long_gemv(const LinearSize& size, const DeviceTraits& device) {
+  LongGemvPlan plan;
+  plan.cut = cut_for(size, device);
+  plan.by_fours = size.cols % 4 == 0;
+  plan.pairs_at_once = plan.by_fours && plan.cut.pairs_per_warp > 1 ? 2 : 1;
+  plan.launch.blocks[0] = divide_up(size.pairs, plan.cut.warps * plan.cut.pairs_per_warp);
+  plan.launch.threads = (plan.cut.warps + 1) * 32;
+  plan.launch.shared_bytes = long_gemv_bytes(size.cols, plan.cut);
+  return plan;
+}
+
+// The instance of the kernel for short rows; none where the row is too long or no multiple of 4.
+std::optional<int> short_gemv_for(const LinearSize& size, const DeviceTraits& device) {
+  if (size.cols % 4 != 0) return std::nullopt;
+  const int steps = divide_up(words_per_row(size.cols), 32);
+  const int pairs_of_sm = divide_up(size.pairs, device.multiprocessors);
+  // Two pairs a warp: few threads leave registers to the blocks of the next kernels.
+  int pairs = pairs_of_sm > 10 ? 2 : 1;
+  if (steps > 3 && steps <= 5 && pairs_of_sm > 2 * kMaxGemvWarps) pairs = 4;
+  if (steps > 8) pairs = 1;
+  for (int i = 0; i < kNumShortGemvs; ++i) {
+    if (steps <= kShortGemvs[i].steps && pairs == kShortGemvs[i].pairs) return i;
+  }
+  return std::nullopt;
+}
+
+// None where the weights and gains of so many warps do not fit into shared memory.
+std::optional<ShortGemvPlan> pick_short_gemv(const LinearSize& size, const DeviceTraits& device) {
+  const std::optional<int> instance = short_gemv_for(size, device);
+  if (!instance) return std::nullopt;
+  const ShortGemv& kernel = kShortGemvs[*instance];
+  const int words = words_per_row(size.cols);
+  // One block for each SM, with warps enough to quantise the row.
+  const int to_fill = divide_up(size.pairs, device.multiprocessors * kernel.pairs);
+  const int to_quantise = divide_up(words * 4, 32 * kernel.quads);
+  // With the service warp a multiple of four: an SM gives out registers for four warps at a time.
+  int warps = std::min(kMaxGemvWarps, std::max(to_fill, to_quantise) | 3);
+  const int gains_of_warp = size.has_gain ? 32 * kernel.quads : 0;
+  const int weights_of_warp =
+      short_gemv_shares_weights(kernel.steps) ? 2 * kernel.pairs * (words / 4) : 0;
+  const auto bytes = [&] {
+    return 16 * static_cast<size_t>(words + warps * (gains_of_warp + weights_of_warp));
+  };
+  while (bytes() > device.max_dynamic_shared && warps - 4 >= to_quantise) warps -= 4;
+  if (bytes() > device.max_dynamic_shared) return std::nullopt;
+  ShortGemvPlan plan;
+  plan.instance = *instance;
+  plan.warps = warps;
+  plan.launch.blocks[0] = divide_up(size.pairs, warps * kernel.pairs);
+  plan.launch.threads = (warps + 1) * 32;
+  plan.launch.shared_bytes = bytes();
+  return plan;
+}
+
+// The GEMVs need room for the weights of at least one warp. Longer rows are the GEMM's.
+bool gemv_takes(const LinearSize& size, const DeviceTraits& device) {
+  return size.rows == 1 && long_gemv_bytes(size.cols, {1, 2}) <= device.max_dynamic_shared;
+}
+
+// ---- Several rows ------------------------------------------------------------------------------
+
+// None where the device or the sizes are not for it.
+std::optional<SkinnyPlan> pick_skinny(const LinearSize& size, const DeviceTraits& device) {
+  const bool by_fours = size.cols % 4 == 0 && size.aligned;
+  if (size.rows < 2 || size.rows > kSkinnyRows || !by_fours || !device.has_clusters) {
+    return std::nullopt;
+  }
+  const int steps = skinny_steps(words_per_row(size.cols));
+  const int needed = (steps + 1) / 2;  // a lane has 4 of 128 columns
+  SkinnyPlan plan;
+  for (const int quads : kSkinnyQuads) {
+    if (plan.quads == 0 && needed <= quads) plan.quads = quads;
+  }
+  if (plan.quads == 0) return std::nullopt;
+  // More weight rows a block where there would be more than two blocks for an SM.
+  plan.row_tiles = size.pairs > 16 * 2 * device.multiprocessors ? 4 : 2;
+  plan.launch.shared_bytes = skinny_bytes(plan.row_tiles, steps);
+  if (plan.launch.shared_bytes > device.max_dynamic_shared) return std::nullopt;
+  plan.launch.blocks[0] =
+      kClusterBlocks * divide_up(size.pairs, skinny_cut(plan.row_tiles).pairs());
+  plan.launch.threads = skinny_cut(plan.row_tiles).threads();
+  return plan;
+}
+
+// The largest tile of which there are enough to keep the SMs of a large GPU busy (measured on one
+// of 132; docs/performance.md). Where shared memory is small, one that fits.
+GemmTile tile_for(const LinearSize& size, const DeviceTraits& device) {
+  const auto fills = [&](GemmTile tile, int blocks) {
+    const TernaryCut& cut = cut_of(tile);
+    return divide_up(size.pairs, cut.pairs()) * divide_up(size.rows, cut.tokens()) >= blocks &&
+           static_cast<size_t>(cut.shared_bytes()) <= device.max_dynamic_shared;
+  };
+  const bool many_pairs = size.pairs >= 1536;
+  if (size.rows <= 8) return GemmTile::k32x8;
+  if (size.rows <= 16) return GemmTile::k32x16;
+  if (many_pairs && size.cols >= 2048 && fills(GemmTile::k128x128, 200)) return GemmTile::k128x128;
+  if (many_pairs && fills(GemmTile::k128x64, 190)) return GemmTile::k128x64;
+  if (size.rows > 32 && fills(GemmTile::k64x64, 140)) return GemmTile::k64x64;
+  if (fills(GemmTile::k64x32, 110) || !fills(GemmTile::k32x32, 0)) return GemmTile::k64x32;
+  return GemmTile::k32x32;
+}
+
+GemmPlan pick_gemm(const LinearSize& size, const DeviceTraits& device) {
+  GemmPlan plan;
+  plan.by_fours = size.cols % 4 == 0 && size.aligned;
+  plan.kept = kKeptLoads[3];
+  for (int i = 2; i >= 0; --i) {
+    if (size.cols <= kKeptLoads[i] * kPartials) plan.kept = kKeptLoads[i];
+  }
+  plan.quantise.blocks[0] = size.rows;
+  plan.quantise.threads = kQuantiseThreads;
+  plan.tile = tile_for(size, device);
+  const TernaryCut& cut = cut_of(plan.tile);
+  plan.launch.blocks[0] = divide_up(size.pairs, cut.pairs());
+  plan.launch.blocks[1] = divide_up(size.rows, cut.tokens());
+  plan.launch.threads = cut.threads();
+  plan.launch.shared_bytes = static_cast<size_t>(cut.shared_bytes());
+  return plan;
+}
+
+}  // namespace
+
+LinearPlan pick_linear_rows(const LinearSize& size, const DeviceTraits& device) {
+  if (const auto skinny = pick_skinny(size, device)) return *skinny;
+  return pick_gemm(size, device);
+}
+
+LinearPlan pick_linear(const LinearSize& size, const DeviceTraits& device) {
+  if (!gemv_takes(size, device)) return pick_linear_rows(size, device);
+  if (const auto short_gemv = pick_short_gemv(size, device)) return *short_gemv;
+  return pick_long_gemv(size, device);
+}
+
+}  // namespace edgellm::cuda
