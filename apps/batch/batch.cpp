@@ -38,7 +38,7 @@ void add_files(CLI::App& app, BatchFlags& flags) {
                  "input")
       ->option_text("FILE.jsonl");
   app.add_option("-o,--output", flags.output,
-                 "Answers, one a line; - is standard output, which cannot be gone on with")
+                 "Answers, one a line; - is standard output, which cannot be resumed")
       ->required()
       ->option_text("OUT.jsonl");
   app.add_flag("--text", flags.is_text, "A line of the input is a prompt")->option_text(" ");
@@ -50,7 +50,7 @@ void add_files(CLI::App& app, BatchFlags& flags) {
                                       "Begin anew, without the answers that the output holds");
   app.add_flag(
          "--keep-answers", flags.keep_answers,
-         "Go on, and keep the answers that the output holds, although model, options or input "
+         "Resume, and keep the answers that the output holds, although model, options or input "
          "are others")
       ->excludes(restart);
   app.add_option_function<std::string>(
@@ -90,7 +90,7 @@ Command add_batch(CLI::App& root) {
       "out.jsonl\n"
       "  edgellm batch model.tmac2 -i in.jsonl -o out.1.jsonl --shard 1/4 --device cuda:0\n"
       "  edgellm batch --merge out.1.jsonl out.2.jsonl out.3.jsonl out.4.jsonl -o all.jsonl\n"
-      "  The same command again goes on where it was interrupted, and tries again what failed.");
+      "  The same command again resumes where it was interrupted, and tries again what failed.");
   auto flags = std::make_shared<BatchFlags>();
   app->add_option("MODEL", flags->model,
                   "A .tmac2 file, or the name of one in a model folder (edgellm help environment)")

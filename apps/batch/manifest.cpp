@@ -2,10 +2,10 @@
 
 #include <charconv>
 
-#include "apps/batch/journal.h"
 #include "base/error.h"
 #include "base/file_io.h"
 #include "base/json.h"
+#include "base/output_file.h"
 #include "base/text.h"
 
 namespace edgellm {
@@ -100,7 +100,9 @@ void write_manifest(const std::string& output_path, const BatchManifest& manifes
         {"succeeded", manifest.succeeded},
         {"failed", manifest.failed}}}};
   const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  replace_file(manifest_path(output_path), text);
+  OutputFile file(manifest_path(output_path), OutputFile::Temporary::kFixed);
+  file.write(text.data(), text.size());
+  file.commit();
 }
 
 std::vector<std::string> manifest_differences(const BatchManifest& before,

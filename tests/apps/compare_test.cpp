@@ -135,7 +135,7 @@ TEST_CASE("compare: the greedy answer is that of run") {
 TEST_CASE("compare: a real llama-server") {
   const TempDir folder;
   const std::string model = (folder / "tiny.gguf");
-  const std::string script = EDGELLM_SOURCE_DIR "/tests/peers/make_tiny_gguf.py";
+  const std::string script = EDGELLM_SOURCE_DIR "/tests/compare/make_tiny_gguf.py";
   REQUIRE(std::system(("python3 '" + script + "' '" + model + "'").c_str()) == 0);
   const LlamaServer server(model);
   if (!server.found) {
