@@ -24,8 +24,9 @@ uint64_t hash_field(const model_io::Fields& fields, const char* key) {
 }
 
 BatchManifest parse(const std::string& text, const std::string& path) {
-  const model_io::Json json = model_io::parse_json_object(text, path, "");
-  const model_io::Fields fields(json, path, "");
+  const model_io::JsonSource source = {.path = path, .blame = ExitCode::kUsage};
+  const model_io::Json json = model_io::parse_json_object(text, source);
+  const model_io::Fields fields(json, source);
   if (fields.text("schema") != kSchema) fields.fail("schema is not " + std::string(kSchema));
   BatchManifest manifest;
   manifest.version = fields.text("version");
@@ -74,7 +75,7 @@ std::optional<BatchManifest> read_manifest(const std::string& output_path) {
   if (!model_io::path_exists(path)) return std::nullopt;
   try {
     return parse(model_io::read_text_file(path, kMaxManifestBytes), path);
-  } catch (const Error& error) {  // which blames a model's file
+  } catch (const Error& error) {
     throw Error(ExitCode::kUsage, std::string(error.what()) +
                                       "; --restart begins anew, without the answers that " +
                                       output_path + " holds");
