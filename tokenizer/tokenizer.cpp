@@ -446,12 +446,6 @@ bool Tokenizer::is_special(int32_t id) const {
   return token != nullptr && token->special;
 }
 
-std::optional<int32_t> Tokenizer::token_id(std::string_view token) const {
-  const int32_t id = impl_->vocabulary.id_of(token);
-  if (id == StringIndex::kNone) return std::nullopt;
-  return id;
-}
-
 int32_t Tokenizer::max_id() const { return impl_->vocabulary.max_id(); }
 
 }  // namespace edgellm

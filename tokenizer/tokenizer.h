@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,8 +58,7 @@ class Tokenizer {
   std::string_view token_bytes(int32_t id) const;
 
   bool is_special(int32_t id) const;
-  std::optional<int32_t> token_id(std::string_view token) const;  // by content, e.g. "<|eot_id|>"
-  int32_t max_id() const;                                         // the largest id known
+  int32_t max_id() const;  // the largest id known
 
  private:
   struct Impl;
