@@ -1,5 +1,4 @@
-// Files that are read with pread: whatever is wrong with them becomes Error (kModelFile) with the
-// path in it. Only regular files are opened: a FIFO or a device could block or never end.
+// Files that are read with pread. Every fault becomes an Error (kModelFile) with the path in it. Only regular files are opened: a FIFO or a device could block or never end.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +25,7 @@ class FileDescriptor {
   int fd_;
 };
 
-// Which file a path leads to, whatever it is called.
+// Which file a path leads to: two names of one file have the same identity.
 struct FileIdentity {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -55,8 +54,8 @@ class InputFile {
 // The whole of a file of at most max_bytes.
 std::string read_text_file(const std::string& path, uint64_t max_bytes);
 
-// Also a link that leads nowhere: a download that is not complete must not pass for a model that
-// has no such file.
+// True of a link that leads nowhere as well: a download that is not complete must not pass for a
+// model that has no such file.
 bool path_exists(const std::string& path);
 bool is_folder(const std::string& path);
 

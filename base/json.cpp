@@ -4,19 +4,28 @@
 #include <unordered_set>
 #include <vector>
 
-#include "base/file_io.h"
 #include "base/text.h"
 
 namespace edgellm::model_io {
 
-Json parse_json_object(std::string_view text, const std::string& path, const std::string& what,
-                       const JsonFilter& keep) {
-  const std::string subject = what.empty() ? std::string() : what + ": ";
+namespace {
+
+[[noreturn]] void fail_json(const JsonSource& source, const std::string& what) {
+  throw Error(source.blame, printable_path(source.path) + ": " + what);
+}
+
+// What is wrong with a text, to follow the name of its source.
+struct Fault {
+  std::string what;
+};
+
+// Throws Fault.
+Json parse_strictly(std::string_view text, const JsonFilter& keep) {
   // One set of keys for each object that is open, by depth.
   std::vector<std::unordered_set<std::string>> keys;
   const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth > kMaxJsonDepth) {
-      fail_file(path, subject + "JSON is nested deeper than " + std::to_string(kMaxJsonDepth));
+      throw Fault{"JSON is nested deeper than " + std::to_string(kMaxJsonDepth)};
     }
     if (event == Json::parse_event_t::object_start) {
       keys.resize(static_cast<size_t>(depth) + 1);
@@ -24,28 +33,46 @@ Json parse_json_object(std::string_view text, const std::string& path, const std
     } else if (event == Json::parse_event_t::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!keys[static_cast<size_t>(depth) - 1].insert(key).second) {
-        fail_file(path, subject + "JSON has the key '" + printable(key) + "' twice");
+        throw Fault{"JSON has the key '" + printable(key) + "' twice"};
       }
       if (keep) return keep(depth, key);
     }
     return true;
   };
-  Json result;
   try {
-    result = Json::parse(text.begin(), text.end(), check);
+    return Json::parse(text.begin(), text.end(), check);
   } catch (const Json::parse_error& error) {
-    fail_file(path, subject + "is not valid JSON (at byte " + std::to_string(error.byte) + ")");
+    throw Fault{"is not valid JSON (at byte " + std::to_string(error.byte) + ")"};
   } catch (const Json::exception&) {  // a number out of range
-    fail_file(path, subject + "is not valid JSON");
+    throw Fault{"is not valid JSON"};
   }
-  if (!result.is_object()) fail_file(path, subject + "is not a JSON object");
-  return result;
 }
 
-Fields::Fields(const Json& object, std::string path, std::string where)
-    : object_(&object), path_(std::move(path)), where_(std::move(where)) {
+}  // namespace
+
+Json parse_json_object(std::string_view text, const JsonSource& source, const JsonFilter& keep) {
+  const std::string subject = source.what.empty() ? std::string() : source.what + ": ";
+  try {
+    Json result = parse_strictly(text, keep);
+    if (!result.is_object()) throw Fault{"is not a JSON object"};
+    return result;
+  } catch (const Fault& fault) {
+    fail_json(source, subject + fault.what);
+  }
+}
+
+std::optional<Json> try_parse_json(std::string_view text, const JsonFilter& keep) {
+  try {
+    return parse_strictly(text, keep);
+  } catch (const Fault&) {
+    return std::nullopt;
+  }
+}
+
+Fields::Fields(const Json& object, JsonSource source)
+    : object_(&object), source_(std::move(source)) {
   if (!object.is_object()) {
-    fail_file(path_, (where_.empty() ? "JSON" : where_) + " is not an object");
+    fail_json(source_, (source_.what.empty() ? "JSON" : source_.what) + " is not an object");
   }
 }
 
@@ -92,7 +119,9 @@ std::string Fields::text(const std::string& key) const {
   return value.get<std::string>();
 }
 
-Fields Fields::object(const std::string& key) const { return Fields(get(key), path_, name(key)); }
+Fields Fields::object(const std::string& key) const {
+  return Fields(get(key), {source_.path, name(key), source_.blame});
+}
 
 const Json& Fields::array(const std::string& key) const {
   const Json& value = get(key);
@@ -100,12 +129,17 @@ const Json& Fields::array(const std::string& key) const {
   return value;
 }
 
+Fields Fields::entry(const std::string& key, size_t i) const {
+  return Fields(array(key).at(i),
+                {source_.path, name(key) + "[" + std::to_string(i) + "]", source_.blame});
+}
+
 std::string Fields::name(const std::string& key) const {
-  return where_.empty() ? key : where_ + "." + key;
+  return source_.what.empty() ? key : source_.what + "." + key;
 }
 
 void Fields::fail(const std::string& what, ExitCode code) const {
-  throw Error(code, printable_path(path_) + ": " + what);
+  throw Error(code, printable_path(source_.path) + ": " + what);
 }
 
 std::string value_text(const Json& value) {

@@ -1,10 +1,14 @@
 // JSON from files that nobody vouches for: strict parsing, and fields read with their type checked.
 // Every fault becomes an Error that names the file and the key.
+//
+// Two readers are not made of this. A tokenizer.json has tables of half a million strings
+// (tokenizer/tokenizer_file.h). A server's answer may lack any field (apps/compare/clients/json.h).
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,23 +21,31 @@ using Json = nlohmann::json;
 // Deeper nesting than any file of ours or of Hugging Face has; recursion over parsed JSON is safe.
 inline constexpr int kMaxJsonDepth = 64;
 
+// Where a text comes from, for the Error of a fault: "PATH: WHAT: ...", with the exit code `blame`.
+struct JsonSource {
+  std::string path;       // of a file, or what else messages call the text: "line 12"
+  std::string what = {};  // the JSON in the file ("metadata"); empty where it is the whole file
+  ExitCode blame = ExitCode::kModelFile;
+};
+
 // Keeps or drops the value of a key at a depth (1: a key of the outermost object) while parsing, so
 // that large parts nobody reads cost no memory.
 using JsonFilter = std::function<bool(int depth, const std::string& key)>;
 
 // UTF-8, no duplicate keys, no deeper than kMaxJsonDepth, the outermost value an object.
-// `path` names the file, `what` the JSON in it ("metadata"), empty where it is the whole file.
-Json parse_json_object(std::string_view text, const std::string& path, const std::string& what,
+Json parse_json_object(std::string_view text, const JsonSource& source,
                        const JsonFilter& keep = nullptr);
+
+// As strict, with any outermost value. Empty where the text has a fault.
+std::optional<Json> try_parse_json(std::string_view text, const JsonFilter& keep = nullptr);
 
 // The members of one object. A key that is absent or null is "not there".
 class Fields {
  public:
-  // `where` is how messages call the object: "architecture", "section 3", or empty.
-  Fields(const Json& object, std::string path, std::string where);
+  // source.what is how messages call the object: "architecture", "section 3", or empty.
+  Fields(const Json& object, JsonSource source);
 
   const Json& json() const { return *object_; }
-  const std::string& path() const { return path_; }
   bool has(const std::string& key) const { return find(key) != nullptr; }
   const Json* find(const std::string& key) const;
   const Json& get(const std::string& key) const;
@@ -44,14 +56,17 @@ class Fields {
   std::string text(const std::string& key) const;
   Fields object(const std::string& key) const;
   const Json& array(const std::string& key) const;
+  // Entry i of that array, which must be an object.
+  Fields entry(const std::string& key, size_t i) const;
 
+  const std::string& path() const { return source_.path; }
   std::string name(const std::string& key) const;  // "architecture.dim"
-  [[noreturn]] void fail(const std::string& what, ExitCode code = ExitCode::kModelFile) const;
+  [[noreturn]] void fail(const std::string& what) const { fail(what, source_.blame); }
+  [[noreturn]] void fail(const std::string& what, ExitCode code) const;
 
  private:
   const Json* object_;
-  std::string path_;
-  std::string where_;
+  JsonSource source_;
 };
 
 // The value as a short printable text for a message.

@@ -8,8 +8,8 @@
 namespace edgellm {
 namespace {
 
-// Positions up to here are exact in float32 (RoPE multiplies by them), and dot products of int8
-// codes over so many columns fit in int32.
+// Positions up to here are exact in float32 (RoPE multiplies by them). Dot products of int8 codes
+// over this number of columns fit in int32.
 constexpr int kMaxExtent = 1 << 24;
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ExitCode::kUnsupported, what); }

@@ -276,8 +276,8 @@ std::string metadata_text(const Metadata& metadata) {
 }
 
 Metadata parse_metadata(std::string_view text, const std::string& path) {
-  const Json json = parse_json_object(text, path, "metadata");
-  const Fields fields(json, path, "");
+  const Json json = parse_json_object(text, {path, "metadata"});
+  const Fields fields(json, {path});
   check_features(fields);
   Metadata metadata;
   metadata.config = parse_architecture(fields.object("architecture"));
@@ -287,9 +287,9 @@ Metadata parse_metadata(std::string_view text, const std::string& path) {
     metadata.golden = parse_golden(fields.object("golden"), metadata.config);
   }
   std::unordered_set<std::string> names;
-  for (const Json& entry : fields.array("sections")) {
-    const std::string where = "sections[" + std::to_string(metadata.sections.size()) + "]";
-    metadata.sections.push_back(parse_section(Fields(entry, path, where)));
+  const size_t n_sections = fields.array("sections").size();
+  for (size_t i = 0; i < n_sections; ++i) {
+    metadata.sections.push_back(parse_section(fields.entry("sections", i)));
     const std::string& name = metadata.sections.back().name;
     if (!names.insert(name).second) {
       fail_file(path, "section '" + printable(name) + "' is there twice");

@@ -304,15 +304,15 @@ ModelFile ModelFile::open(const std::string& path) {
 
   auto impl = std::make_unique<Impl>();
   impl->path = path;
-  impl->metadata_json.resize(static_cast<size_t>(header.metadata_bytes));
   impl->metadata_end = kHeaderBytes + header.metadata_bytes;
-  file.read(kHeaderBytes, impl->metadata_json.data(), impl->metadata_json.size());
-  impl->id = xxh3(impl->metadata_json.data(), impl->metadata_json.size());
+  std::string metadata(static_cast<size_t>(header.metadata_bytes), '\0');
+  file.read(kHeaderBytes, metadata.data(), metadata.size());
+  impl->id = xxh3(metadata.data(), metadata.size());
   if (impl->id != header.metadata_hash) {
     fail_file(path, "is damaged: the hash of its metadata is " + hex64(impl->id) + ", expected " +
                         hex64(header.metadata_hash) + "; copy or convert it again");
   }
-  impl->metadata = parse_metadata(impl->metadata_json, path);
+  impl->metadata = parse_metadata(metadata, path);
   check_places(impl->metadata.sections, impl->metadata_end, file.size(), path);
   if (file.size() > std::numeric_limits<size_t>::max()) {
     throw Error(ExitCode::kUnsupported, printable_path(path) + ": is too large for this machine");
@@ -355,6 +355,5 @@ std::string_view ModelFile::tokenizer_json() const { return impl_->tokenizer_jso
 const std::optional<Golden>& ModelFile::golden() const { return impl_->metadata.golden; }
 const Provenance& ModelFile::provenance() const { return impl_->metadata.provenance; }
 std::span<const Section> ModelFile::sections() const { return impl_->metadata.sections; }
-std::string_view ModelFile::metadata_json() const { return impl_->metadata_json; }
 
 }  // namespace edgellm

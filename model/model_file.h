@@ -84,7 +84,6 @@ class ModelFile {
   const std::optional<Golden>& golden() const;
   const Provenance& provenance() const;
   std::span<const Section> sections() const;
-  std::string_view metadata_json() const;
 
  private:
   struct Impl;

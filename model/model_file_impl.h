@@ -35,7 +35,6 @@ namespace model_io {
 struct OpenedModel {
   std::string path;
   Mapping mapping;
-  std::string metadata_json;
   uint64_t id = 0;
   uint64_t metadata_end = 0;  // in the file; zeros follow up to the first section
   Metadata metadata;

@@ -1,4 +1,4 @@
-// ModelFile::verify_contents: one pass over the file, sections shared out over a few threads. Each
+// ModelFile::verify_contents: one pass over the file, its sections divided among a few threads. Each
 // block is hashed and, while it is still in the cache, its values are checked.
 
 #include <algorithm>
@@ -50,7 +50,7 @@ bool has_invalid_code(const std::byte* data, size_t bytes) {
   return invalid != 0;
 }
 
-// The exponent of all ones, whatever the format: infinity or NaN.
+// An exponent of all ones is infinity or NaN, in each of the formats.
 template <typename Word>
 bool all_finite(const std::byte* data, size_t bytes, Word exponent) {
   bool finite = true;

@@ -1,14 +1,11 @@
 #include "model/model_writer.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -20,27 +17,20 @@ namespace {
   throw Error(ExitCode::kRuntime, printable_path(path) + ": " + what);
 }
 
-[[noreturn]] void fail_system(const std::string& path, const std::string& what) {
-  fail_output(path, what + ": " + std::strerror(errno));
-}
-
 }  // namespace
 
 ModelWriter::ModelWriter(const std::string& output, Metadata metadata,
                          const std::vector<SectionPlan>& plan,
                          const std::vector<FileIdentity>& inputs, bool dry_run)
-    : output_(output),
-      folder_(folder_of(output)),
-      dry_run_(dry_run),
-      metadata_(std::move(metadata)) {
+    : output_(output), metadata_(std::move(metadata)) {
   check_target(inputs);
   place_sections(plan);
   check_free_space();
-  if (!dry_run_) create_temp_file();
-}
-
-ModelWriter::~ModelWriter() {
-  if (!temp_path_.empty()) ::unlink(temp_path_.c_str());
+  if (dry_run) return;
+  const std::string name = printable_path(output_);
+  file_.emplace(
+      output_, OutputFile::Temporary::kUnique,
+      OutputFile::Blame{name + ": cannot be written", name + ": cannot be given its name"});
 }
 
 void ModelWriter::check_target(const std::vector<FileIdentity>& inputs) const {
@@ -93,8 +83,9 @@ void ModelWriter::place_sections(const std::vector<SectionPlan>& plan) {
 
 void ModelWriter::check_free_space() const {
   struct statvfs status = {};
-  if (::statvfs(folder_.c_str(), &status) != 0) {
-    fail_system(output_, "cannot be written, its folder cannot be examined");
+  if (::statvfs(folder_of(output_).c_str(), &status) != 0) {
+    fail_output(output_, std::string("cannot be written, its folder cannot be examined: ") +
+                             std::strerror(errno));
   }
   const uint64_t free = static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
   if (free < file_bytes_) {
@@ -103,33 +94,8 @@ void ModelWriter::check_free_space() const {
   }
 }
 
-void ModelWriter::create_temp_file() {
-  for (int i = 0; i < 100; ++i) {
-    // Another thread of this process may be writing to the same name.
-    const std::string path =
-        join({output_, "tmp" + std::to_string(::getpid()), std::to_string(i)}, ".");
-    fd_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (fd_.get() >= 0) {
-      temp_path_ = path;
-      return;
-    }
-    if (errno != EEXIST) fail_system(output_, "cannot be written");
-  }
-  fail_output(output_, "cannot be written: too many temporary files beside it");
-}
-
 void ModelWriter::write(uint64_t offset, const void* data, size_t bytes) {
-  if (dry_run_) return;
-  const auto* from = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const size_t step = std::min(bytes, size_t{1} << 30);
-    const ssize_t put = ::pwrite(fd_.get(), from, step, static_cast<off_t>(offset));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail_system(output_, "cannot be written");
-    from += put;
-    offset += static_cast<uint64_t>(put);
-    bytes -= static_cast<size_t>(put);
-  }
+  if (file_) file_->write_at(offset, data, bytes);
 }
 
 void ModelWriter::append(std::string_view name, const void* data, size_t bytes) {
@@ -178,14 +144,9 @@ void ModelWriter::set_golden(const Golden& golden) {
 }
 
 void ModelWriter::commit() {
-  require(!dry_run_, "a dry run has nothing to commit");
-  if (::fsync(fd_.get()) != 0) fail_system(output_, "cannot be written");
-  ModelFile::open(temp_path_);  // what the reader refuses must not get the name
-  if (::rename(temp_path_.c_str(), output_.c_str()) != 0) {
-    fail_system(output_, "cannot be given its name");
-  }
-  temp_path_.clear();
-  sync_folder(folder_);
+  require(file_.has_value(), "a dry run has nothing to commit");
+  ModelFile::open(temp_path());  // what the reader refuses must not get the name
+  file_->commit();
 }
 
 }  // namespace edgellm::model_io

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -18,6 +19,7 @@
 
 #include "base/file_io.h"
 #include "base/hash.h"
+#include "base/output_file.h"
 #include "model/layout.h"
 #include "model/metadata.h"
 
@@ -33,13 +35,10 @@ class ModelWriter {
   // A dry run checks all that a real one does, and writes no byte: no golden, no commit().
   ModelWriter(const std::string& output, Metadata metadata, const std::vector<SectionPlan>& plan,
               const std::vector<FileIdentity>& inputs, bool dry_run = false);
-  ~ModelWriter();
-  ModelWriter(const ModelWriter&) = delete;
-  ModelWriter& operator=(const ModelWriter&) = delete;
 
   uint64_t file_bytes() const { return file_bytes_; }
   const Metadata& metadata() const { return metadata_; }
-  const std::string& temp_path() const { return temp_path_; }
+  const std::string& temp_path() const { return file_->temporary_path(); }
 
   void append(std::string_view section, const void* data, size_t bytes);
   void seal();
@@ -56,15 +55,11 @@ class ModelWriter {
   void place_sections(const std::vector<SectionPlan>& plan);
   void check_target(const std::vector<FileIdentity>& inputs) const;
   void check_free_space() const;
-  void create_temp_file();
   void write(uint64_t offset, const void* data, size_t bytes);
   void write_metadata();
 
   std::string output_;
-  std::string folder_;
-  std::string temp_path_;  // empty while there is no such file
-  bool dry_run_ = false;
-  FileDescriptor fd_;
+  std::optional<OutputFile> file_;  // empty in a dry run
   Metadata metadata_;
   std::unordered_map<std::string, SectionState> states_;
   size_t n_full_ = 0;  // sections completely written

@@ -2,7 +2,7 @@
 // hand has. Every value is a function of (seed, section name, index) through integer arithmetic;
 // where a real number is needed it takes only operations that IEEE 754 rounds correctly (RoPE's
 // frequencies alone need pow, in double and rounded to float32). So the same options give the same
-// bytes on every machine, in whatever order the sections are made.
+// bytes on every machine, and the sections may be made in any order.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,9 @@
 // A tokenizer.json taken apart: the two big tables flat, all the rest as a JSON tree.
 //
-// The tables of LLaMA-3 are 9 MB of text with 690 000 strings; a tree of them would cost more than
-// everything else that loading does.
+// The tables of LLaMA-3 are 9 MB of text with 690 000 strings. A tree of them would cost more than
+// everything else that loading does. So this is not base/json.h's reader: the tables go to arenas
+// while the text is parsed, in the file's order. And of equal keys the last one counts, as for the
+// programs that write such files.
 #pragma once
 
 #include <cstdint>

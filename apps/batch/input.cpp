@@ -10,10 +10,10 @@
 #include <cstring>
 #include <filesystem>
 
-#include "apps/common/files.h"
 #include "apps/common/signals.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/output_file.h"
 #include "tokenizer/tokenizer.h"
 
 namespace edgellm {
@@ -53,7 +53,9 @@ BatchInput::BatchInput(const std::string& path, bool is_text)
 }
 
 void BatchInput::rewind() {
-  reader_.emplace(fd_, name_, scanned_ ? scanned_->bytes : UINT64_MAX);
+  reader_.emplace(fd_, name_,
+                  LineReader::Options{.max_bytes = scanned_ ? scanned_->bytes : UINT64_MAX,
+                                      .wait = await_input});
   line_ = 0;
   n_requests_ = 0;
   ids_ = {};
@@ -68,8 +70,7 @@ void BatchInput::spool() {
   unlink(name.c_str());
   std::array<char, 1 << 16> buffer;
   while (true) {
-    wait_for_input(fd_);
-    throw_if_interrupted();
+    await_input(fd_);
     const ssize_t n = read(fd_, buffer.data(), buffer.size());
     if (n == 0) break;
     if (n < 0 && errno == EINTR) continue;
@@ -87,8 +88,8 @@ void BatchInput::spool() {
 
 BatchManifest::Input BatchInput::scan() {
   rewind();
-  LineReader::Line line;
-  while (reader_->next(line, /*may_wait=*/true) == LineReader::Status::kLine) {
+  Line line;
+  while (reader_->next(line) == LineReader::Status::kLine) {
     throw_if_interrupted();
     if (!is_blank_line(line.text)) ++n_requests_;
   }
@@ -100,10 +101,10 @@ BatchManifest::Input BatchInput::scan() {
 bool BatchInput::continues(const BatchManifest::Input& before) const {
   if (before.bytes > scanned_->bytes) return false;
   if (before.bytes == scanned_->bytes) return before == *scanned_;
-  LineReader reader(fd_, name_, before.bytes);
-  LineReader::Line line;
+  LineReader reader(fd_, name_, {.max_bytes = before.bytes, .wait = await_input});
+  Line line;
   line.has_newline = true;
-  while (reader.next(line, /*may_wait=*/true) == LineReader::Status::kLine) throw_if_interrupted();
+  while (reader.next(line) == LineReader::Status::kLine) throw_if_interrupted();
   if (reader.xxh3() != before.xxh3) return false;
   if (line.has_newline) return true;
   char next = 0;  // what was added must not have made the last line longer
@@ -123,7 +124,7 @@ void BatchInput::require_unchanged() const {
 }
 
 LineReader::Status BatchInput::next(Request& request, bool may_wait) {
-  LineReader::Line line;
+  Line line;
   while (true) {
     const LineReader::Status status = reader_->next(line, may_wait);
     if (status != LineReader::Status::kLine) return status;

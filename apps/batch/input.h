@@ -1,5 +1,5 @@
-// The input of a batch: lines that are not blank, with their numbers and ids. Read as a stream, in
-// memory that does not grow with it but for the ids.
+// The input of a batch: lines that are not blank, with their numbers and ids. Read as a stream. Of
+// lines that are done, only the ids stay in memory.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include "apps/batch/ids.h"
 #include "apps/batch/manifest.h"
 #include "apps/batch/request.h"
-#include "apps/common/line_reader.h"
 #include "base/file_io.h"
+#include "base/lines.h"
 
 namespace edgellm {
 
@@ -27,18 +27,19 @@ class BatchInput {
   // Copies what is left of a stream to a file without a name, and reads that.
   void spool();
 
-  // Of a file: what the manifest says about it. From now on it ends where it ends now.
+  // Of a file: what the manifest says about it. Lines that are added later are not read.
   BatchManifest::Input scan();
 
-  // A file that is `before` with lines added, or the same.
+  // Whether the file is `before`, perhaps with lines added.
   bool continues(const BatchManifest::Input& before) const;
 
-  // Begins anew. Of a file.
+  // Starts again at the first line. Of a file.
   void rewind();
 
-  // What was read up to now. Of a file at its end: throws Error (kRuntime) where it is not what
-  // scan() found.
+  // What was read up to now.
   BatchManifest::Input read_so_far() const;
+
+  // Of a file at its end: throws Error (kRuntime) where it is not what scan() found.
   void require_unchanged() const;
 
   struct Request {
@@ -51,7 +52,7 @@ class BatchInput {
     bool is_duplicate = false;      // the problem is that another request has its id
     std::string where() const { return "line " + std::to_string(line); }
   };
-  LineReader::Status next(Request& request, bool may_wait);
+  LineReader::Status next(Request& request, bool may_wait = true);
 
  private:
   void describe(Request& request, bool is_cut);

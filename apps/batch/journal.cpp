@@ -11,11 +11,11 @@
 #include <filesystem>
 #include <utility>
 
-#include "apps/common/files.h"
-#include "apps/common/line_reader.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "base/error.h"
+#include "base/lines.h"
+#include "base/output_file.h"
 
 namespace edgellm {
 namespace {
@@ -39,43 +39,6 @@ void lock(int fd, const std::string& path) {
   // Some network file systems have no locks.
   print_note("cannot lock " + path + " (" + std::strerror(errno) +
              "): make sure that no other process writes it");
-}
-
-// Removes a file at the end of a scope, unless it has got another name.
-struct TemporaryName {
-  std::string path;
-  ~TemporaryName() {
-    if (!path.empty()) unlink(path.c_str());
-  }
-};
-
-// A new file in place of the one of that name, which stays whole until then. The temporary name is
-// always the same: what a killed process left there is overwritten, and whoever writes `path` is
-// alone with it.
-FileDescriptor replaced(
-    const std::string& path,
-    const std::function<void(int fd, const std::function<void(std::string_view)>& emit)>& write) {
-  TemporaryName temporary{path + ".tmp"};
-  FileDescriptor fd(
-      open(temporary.path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (fd.get() < 0) fail_to_write(path, errno);
-  std::string buffer;
-  constexpr size_t kWriteBytes = size_t{1} << 20;
-  const auto write_buffer = [&] {
-    if (const int error = write_all(fd.get(), buffer)) fail_to_write(path, error);
-    buffer.clear();
-  };
-  write(fd.get(), [&](std::string_view bytes) {
-    buffer += bytes;
-    if (buffer.size() >= kWriteBytes) write_buffer();
-  });
-  write_buffer();
-  if (fsync(fd.get()) != 0 || rename(temporary.path.c_str(), path.c_str()) != 0) {
-    fail_to_write(path, errno);
-  }
-  temporary.path.clear();
-  model_io::sync_folder(model_io::folder_of(path));
-  return fd;
 }
 
 }  // namespace
@@ -168,24 +131,30 @@ void BatchJournal::sort() {
 void BatchJournal::replace(const std::function<void(const Emit&)>& write_records) {
   struct stat status = {};
   const bool known = fstat(fd_.get(), &status) == 0;
-  fd_ = replaced(path_, [&](int fd, const Emit& emit) {
-    if (known) (void)!fchmod(fd, status.st_mode & 07777);
-    lock(fd, path_);  // before it has the name
-    write_records(emit);
+  OutputFile file(path_, OutputFile::Temporary::kFixed);
+  // Records are appended to it, once it is the journal.
+  if (fcntl(file.fd(), F_SETFL, O_APPEND) != 0) fail_to_write(path_, errno);
+  if (known) (void)!fchmod(file.fd(), status.st_mode & 07777);
+  lock(file.fd(), path_);  // before it has the name
+  std::string buffer;
+  constexpr size_t kWriteBytes = size_t{1} << 20;
+  write_records([&](std::string_view bytes) {
+    buffer += bytes;
+    if (buffer.size() < kWriteBytes) return;
+    file.write(buffer.data(), buffer.size());
+    buffer.clear();
   });
-}
-
-void replace_file(const std::string& path, std::string_view bytes) {
-  replaced(path, [&](int, const auto& emit) { emit(bytes); });
+  file.write(buffer.data(), buffer.size());
+  fd_ = file.commit();
 }
 
 void for_each_record(
     int fd, const std::string& path,
     const std::function<void(const std::optional<RecordInfo>& info, const std::string& text,
                              const RecordPlace& place)>& visit) {
-  LineReader reader(fd, path);
-  LineReader::Line line;
-  while (reader.next(line, /*may_wait=*/true) == LineReader::Status::kLine) {
+  LineReader reader(fd, path, {.wait = await_input});
+  Line line;
+  while (reader.next(line) == LineReader::Status::kLine) {
     throw_if_interrupted();
     std::optional<RecordInfo> info;
     if (line.has_newline && !line.is_cut) info = read_record(line.text);

@@ -1,5 +1,5 @@
-// The output of a batch while it is made: a file to which one line is appended for every request
-// that is done, in whatever order, and which belongs to one process at a time.
+// The output of a batch while it is made: a file to which a line is appended for every request that
+// is done, in the order in which they end. It belongs to one process at a time.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +32,12 @@ class BatchJournal {
 
   int fd() const { return fd_.get(); }
   bool is_empty() const;
-  // The file was made by this object, and goes with it as long as it is empty and keep() was not
-  // called.
+  // A file that this object made is removed with it, if it is empty and keep() was not called.
   void keep() { is_ours_to_remove_ = false; }
 
   void clear();
 
-  // What becomes of a record: stays, goes, or stays with another line number (above 0).
+  // What becomes of a record: it stays, it is dropped, or it gets another line number (above 0).
   static constexpr int64_t kKeep = 0;
   static constexpr int64_t kDrop = -1;
   using Judge = std::function<int64_t(const RecordInfo&)>;
@@ -47,8 +46,8 @@ class BatchJournal {
     int64_t dropped = 0;  // by the judge
     int64_t damaged = 0;  // lines that are no records; a torn last one
   };
-  // Asks about every record, in their order, and drops what is not to stay. The file is replaced
-  // as a whole or not at all.
+  // Asks the judge about every record, in their order. The file is replaced as a whole or not at
+  // all.
   Cleaned clean(const Judge& judge);
 
   // Puts the records in the order of the input's lines, all or nothing.
@@ -56,7 +55,7 @@ class BatchJournal {
 
  private:
   using Emit = std::function<void(std::string_view bytes)>;
-  void replace(const std::function<void(const Emit&)>& write_all);
+  void replace(const std::function<void(const Emit&)>& write_records);
 
   std::string path_;  // without symbolic links: what is replaced is the file they lead to
   model_io::FileDescriptor fd_;
@@ -72,8 +71,5 @@ void for_each_record(
 // Hands out the records in the order of their lines. Sorts `places`.
 void emit_in_order(std::vector<RecordPlace>& places, const std::string& name,
                    const std::function<void(std::string_view bytes)>& emit);
-
-// The file is these bytes, all of them or none, also after a power cut. One process at a time.
-void replace_file(const std::string& path, std::string_view bytes);
 
 }  // namespace edgellm

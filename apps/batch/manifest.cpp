@@ -2,10 +2,10 @@
 
 #include <charconv>
 
-#include "apps/batch/journal.h"
 #include "base/error.h"
 #include "base/file_io.h"
 #include "base/json.h"
+#include "base/output_file.h"
 #include "base/text.h"
 
 namespace edgellm {
@@ -24,8 +24,9 @@ uint64_t hash_field(const model_io::Fields& fields, const char* key) {
 }
 
 BatchManifest parse(const std::string& text, const std::string& path) {
-  const model_io::Json json = model_io::parse_json_object(text, path, "");
-  const model_io::Fields fields(json, path, "");
+  const model_io::JsonSource source = {.path = path, .blame = ExitCode::kUsage};
+  const model_io::Json json = model_io::parse_json_object(text, source);
+  const model_io::Fields fields(json, source);
   if (fields.text("schema") != kSchema) fields.fail("schema is not " + std::string(kSchema));
   BatchManifest manifest;
   manifest.version = fields.text("version");
@@ -74,7 +75,7 @@ std::optional<BatchManifest> read_manifest(const std::string& output_path) {
   if (!model_io::path_exists(path)) return std::nullopt;
   try {
     return parse(model_io::read_text_file(path, kMaxManifestBytes), path);
-  } catch (const Error& error) {  // which blames a model's file
+  } catch (const Error& error) {
     throw Error(ExitCode::kUsage, std::string(error.what()) +
                                       "; --restart starts over and drops the answers that " +
                                       output_path + " holds");
@@ -100,7 +101,9 @@ void write_manifest(const std::string& output_path, const BatchManifest& manifes
         {"succeeded", manifest.succeeded},
         {"failed", manifest.failed}}}};
   const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  replace_file(manifest_path(output_path), text);
+  OutputFile file(manifest_path(output_path), OutputFile::Temporary::kFixed);
+  file.write(text.data(), text.size());
+  file.commit();
 }
 
 std::vector<std::string> manifest_differences(const BatchManifest& before,

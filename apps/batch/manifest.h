@@ -1,4 +1,4 @@
-// OUT.manifest.json: what an output was made from, so that only the same run goes on with it.
+// OUT.manifest.json: what an output was made from, so that only the same run resumes it.
 #pragma once
 
 #include <cstdint>
@@ -41,14 +41,13 @@ struct BatchManifest {
 
 std::string manifest_path(const std::string& output_path);
 
-// Empty where there is none. Throws Error (kUsage) for one that cannot be understood.
+// Empty where there is none. Throws Error (kUsage) for a faulty one.
 std::optional<BatchManifest> read_manifest(const std::string& output_path);
 
 // In place of an older one, which stays whole until then. Throws Error (kRuntime).
 void write_manifest(const std::string& output_path, const BatchManifest& manifest);
 
-// In words, for each of model, flags and shard that is not the same. The input is the caller's to
-// compare.
+// A text for each of model, flags and shard that is not the same. Inputs are not compared here.
 std::vector<std::string> manifest_differences(const BatchManifest& before,
                                               const BatchManifest& now);
 

@@ -140,7 +140,7 @@ class Merge {
                        std::to_string(place.offset) + "; type its command again");
           }
           const auto [known, is_new] = by_digest_.emplace(info->head.digest, places_.size());
-          // Two lines with the same id have different digests: ids are compared, too.
+          // Two lines with the same id have different digests, so ids are compared as well.
           const bool is_new_id = ids_.emplace(request_digest(info->head.custom_id, "")).second;
           if (!is_new || !is_new_id) {
             fail_check("there are two records of " + quoted(info->head.custom_id) +
@@ -172,7 +172,7 @@ class Merge {
     std::vector<std::string> missing;
     int64_t n_missing = 0;
     size_t n_found = 0;
-    while (input.next(request, /*may_wait=*/true) == LineReader::Status::kLine) {
+    while (input.next(request) == LineReader::Status::kLine) {
       throw_if_interrupted();
       const auto place = by_digest_.find(request.digest);
       if (place != by_digest_.end()) {

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <utility>
 
-#include "apps/common/files.h"
 #include "base/error.h"
+#include "base/output_file.h"
 
 namespace edgellm {
 namespace {

@@ -1,5 +1,5 @@
-// Appends lines to a file by a thread of its own, so that whoever makes them never waits for the
-// disk, and says which of them are safe.
+// Appends lines to a file by a thread of its own, so that the caller never waits for the disk. Says
+// how many of them are safe.
 #pragma once
 
 #include <condition_variable>
@@ -12,8 +12,8 @@ namespace edgellm {
 
 class RecordWriter {
  public:
-  // `fd` stays the caller's. `sync`: it is a file, to which lines are appended in groups, each
-  // synced to the disk; of a write that fails nothing stays behind. Else a stream.
+  // `fd` stays the caller's. With `sync` it is a file: lines are appended in groups, each synced to
+  // the disk, and a write that fails leaves nothing behind. Without, it is a stream.
   RecordWriter(int fd, bool sync, std::string name);
   ~RecordWriter();  // writes what there is, and keeps a failure to itself
   RecordWriter(const RecordWriter&) = delete;
@@ -28,7 +28,7 @@ class RecordWriter {
   // Lines that are on the disk, or with the reader of a stream.
   int64_t n_safe() const;
 
-  // The pipe is closed: nothing more arrives, and nobody is left to be told.
+  // The pipe's reader has closed it: nothing more arrives.
   bool reader_gone() const;
 
  private:

@@ -67,7 +67,7 @@ int64_t unix_seconds() {
 }  // namespace
 
 BatchError batch_error(ExitCode code, const std::string& message) {
-  // What a line's JSON or its fields are blamed for comes as either of the two.
+  // A line's own faults are kUsage; messages that a template cannot render are kModelFile.
   if (code == ExitCode::kUsage || code == ExitCode::kModelFile) {
     return {.code = "invalid_request", .message = message};
   }
@@ -128,18 +128,14 @@ std::optional<RecordInfo> read_record(std::string_view text) {
   const auto keep = [](int depth, const std::string& key) {
     return depth != 1 || key != "response";
   };
-  model_io::Json json;
-  try {
-    json = model_io::parse_json_object(text, "record", "", keep);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-  const auto id = json.find("id");
-  const auto custom_id = json.find("custom_id");
-  const auto line = json.find("line");
-  const auto error = json.find("error");
+  const std::optional<model_io::Json> json = model_io::try_parse_json(text, keep);
+  if (!json || !json->is_object()) return std::nullopt;
+  const auto id = json->find("id");
+  const auto custom_id = json->find("custom_id");
+  const auto line = json->find("line");
+  const auto error = json->find("error");
   for (const auto& field : {id, custom_id, line, error}) {
-    if (field == json.end()) return std::nullopt;
+    if (field == json->end()) return std::nullopt;
   }
   RecordInfo info;
   if (!id->is_string() || !custom_id->is_string()) return std::nullopt;

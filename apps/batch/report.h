@@ -1,4 +1,4 @@
-// How a batch comes along: a line on a terminal, a note now and then elsewhere, the summary at the
+// Batch progress: a line on a terminal, a note every half minute elsewhere, and the summary at the
 // end.
 #pragma once
 

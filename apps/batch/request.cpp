@@ -103,7 +103,7 @@ std::string message_content(const Fields& message) {
   if (!content.is_array()) message.fail(name + " is neither a text nor a list of parts");
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
-    const Fields part(content[i], message.path(), name + "[" + std::to_string(i) + "]");
+    const Fields part = message.entry("content", i);
     if (const std::string type = part.text("type"); type != "text") {
       part.fail(part.name("type") + " is " + model_io::value_text(type) +
                 ", but only text is read");
@@ -117,9 +117,9 @@ std::string message_content(const Fields& message) {
 
 std::vector<ChatMessage> read_messages(const Fields& body, const BatchDefaults& defaults) {
   std::vector<ChatMessage> messages;
-  for (const Json& item : body.array("messages")) {
-    const Fields message(item, body.path(),
-                         body.name("messages") + "[" + std::to_string(messages.size()) + "]");
+  const size_t n_messages = body.array("messages").size();
+  for (size_t i = 0; i < n_messages; ++i) {
+    const Fields message = body.entry("messages", i);
     std::string role = message.text("role");
     if (role == "developer") role = "system";  // the newer name for it
     if (role != "system" && role != "user" && role != "assistant") {
@@ -273,18 +273,23 @@ BatchRequest read_openai_form(const Fields& fields, const BatchDefaults& default
   return read_body(fields.object("body"), is_chat, {}, defaults);
 }
 
+model_io::JsonSource line_source(const std::string& where) {
+  return {.path = where, .blame = ExitCode::kUsage};
+}
+
 }  // namespace
 
 BatchLine parse_batch_line(std::string_view text, const std::string& where) {
   BatchLine line;
-  line.json = model_io::parse_json_object(text, where, "");
-  line.id = read_id(Fields(line.json, where, ""));
+  const model_io::JsonSource source = line_source(where);
+  line.json = model_io::parse_json_object(text, source);
+  line.id = read_id(Fields(line.json, source));
   return line;
 }
 
 BatchRequest read_batch_request(const BatchLine& line, const BatchDefaults& defaults,
                                 const std::string& where) {
-  const Fields fields(line.json, where, "");
+  const Fields fields(line.json, line_source(where));
   if (fields.has("body") || fields.has("url")) return read_openai_form(fields, defaults);
   if (fields.has("messages") == fields.has("prompt")) {
     fields.fail(

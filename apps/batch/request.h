@@ -41,8 +41,8 @@ struct BatchLine {
   std::optional<std::string> id;
 };
 
-// `where` is how messages call the line: "line 12". These throw Error (kModelFile or kUsage) with
-// one line that names the field, and nothing else.
+// `where` is how messages call the line: "line 12". These throw Error (kUsage) with one line
+// that names the field, and nothing else.
 BatchLine parse_batch_line(std::string_view text, const std::string& where);
 BatchRequest read_batch_request(const BatchLine& line, const BatchDefaults& defaults,
                                 const std::string& where);

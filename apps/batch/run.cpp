@@ -18,11 +18,11 @@
 #include "apps/batch/record_writer.h"
 #include "apps/batch/records.h"
 #include "apps/batch/report.h"
-#include "apps/common/files.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/version.h"
 #include "base/error.h"
+#include "base/output_file.h"
 #include "base/text.h"
 #include "tokenizer/text_stream.h"
 
@@ -117,7 +117,7 @@ class BatchRun {
       journal_->clear();
       return;
     }
-    go_on_from(*before_);
+    resume_from(*before_);
   }
 
   bool read_manifest_or_refuse() {
@@ -126,7 +126,7 @@ class BatchRun {
     return before_.has_value();
   }
 
-  void go_on_from(const BatchManifest& before) {
+  void resume_from(const BatchManifest& before) {
     if (!input_.is_file()) {
       print_note(
           "reading standard input to its end, to find the requests that are answered already");
@@ -168,7 +168,7 @@ class BatchRun {
   std::unordered_map<Digest, int64_t, DigestHash> requests_of_input() {
     std::unordered_map<Digest, int64_t, DigestHash> lines;
     BatchInput::Request request;
-    while (input_.next(request, /*may_wait=*/true) == LineReader::Status::kLine) {
+    while (input_.next(request) == LineReader::Status::kLine) {
       throw_if_interrupted();
       lines.emplace(request.digest, request.line);
     }
@@ -186,7 +186,8 @@ class BatchRun {
     return found;
   }
 
-  // What failed is tried again: its record goes, as does whatever this input does not ask for.
+  // What failed is tried again, so its record is dropped. Records that this input does not ask for
+  // are dropped as well.
   void clean(const std::optional<std::unordered_map<Digest, int64_t, DigestHash>>& wanted) {
     const auto judge = [&](const RecordInfo& info) {
       if (!info.succeeded || !is_of_shard(info.head.custom_id)) return BatchJournal::kDrop;
@@ -245,7 +246,7 @@ class BatchRun {
            (flags_.strict && report_.n_failed() > 0);
   }
 
-  // Submits requests until as many wait as can be at work, so that none of them waits for a line.
+  // Submits requests until as many wait as can be active, so that no sequence waits for a line.
   // True at the input's end.
   bool admit(Scheduler& scheduler) {
     BatchInput::Request request;
@@ -283,7 +284,7 @@ class BatchRun {
     }
   }
 
-  // Whatever went wrong, the message says in which line.
+  // The message with the line that it is about, once.
   static std::string about(const RecordHead& head, const std::string& message) {
     const std::string where = "line " + std::to_string(head.line);
     return message.starts_with(where) ? message : where + ": " + message;
@@ -307,7 +308,7 @@ class BatchRun {
     }
   }
 
-  // A file is put in order when it is complete: until then nothing that is done waits in memory.
+  // A file is sorted when it is complete, so that finished records need not wait in memory.
   bool is_held_in_order() const { return flags_.ordered && is_stream(); }
 
   // ---- The end --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@
 namespace edgellm {
 namespace {
 
-// Without a lock, so that a handler may use it; read by other threads, too.
+// Without a lock, so that a handler may use it. Other threads read it.
 std::atomic<int> g_signal = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 
@@ -53,8 +53,8 @@ void end_by_lost_page(int, siginfo_t* info, void*) {
     std::signal(SIGBUS, SIG_DFL);
     return;
   }
-  static std::atomic_flag is_told;
-  while (is_told.test_and_set()) pause();  // another thread is about to end the process
+  static std::atomic_flag is_written;
+  while (is_written.test_and_set()) pause();  // another thread is about to end the process
   (void)!write(STDERR_FILENO, kShrankLine.data(), kShrankLine.size());
   if (g_json != 0) (void)!write(STDOUT_FILENO, kShrankJson.data(), kShrankJson.size());
   _exit(static_cast<int>(ExitCode::kModelFile));
@@ -107,6 +107,11 @@ void wait_for_input(int fd) {
                                    pollfd{.fd = g_wake[0], .events = POLLIN, .revents = 0}};
   while (g_signal == 0 && poll(sources.data(), sources.size(), -1) < 0 && errno == EINTR) {
   }
+}
+
+void await_input(int fd, bool may_wait) {
+  if (may_wait) wait_for_input(fd);
+  throw_if_interrupted();
 }
 
 }  // namespace edgellm

@@ -18,7 +18,7 @@ struct Interrupted {
   int signal;
 };
 
-// `json`: whoever reads standard output expects an error there, too.
+// `json`: the reader of standard output expects the error there as well.
 void install_signal_handlers(bool json);
 
 // The first of those signals once one has come, else 0.
@@ -37,5 +37,8 @@ void throw_if_interrupted();
 // has come: now, a moment before the call, or to another thread, which a bare read() would not
 // notice.
 void wait_for_input(int fd);
+
+// The same, then throws where a signal came. Does not wait where `may_wait` is false.
+void await_input(int fd, bool may_wait = true);
 
 }  // namespace edgellm

@@ -1,6 +1,6 @@
 // The three streams. stdout carries the answer and nothing else; everything for people's eyes goes
 // to stderr. The program writes no escape bytes at all, to a terminal neither: a progress line is
-// redrawn with a carriage return and blanks. So there is nothing for NO_COLOR to switch off.
+// redrawn with a carriage return and spaces. So there is nothing for NO_COLOR to switch off.
 #pragma once
 
 #include <chrono>

@@ -16,6 +16,7 @@
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "base/error.h"
+#include "base/lines.h"
 #include "tokenizer/tokenizer.h"
 
 namespace edgellm {
@@ -36,46 +37,21 @@ class ChatInput::PlainLines : public Lines {
   bool is_terminal() const override { return false; }
 
   Event read_line(bool, std::string& line) override {
-    for (;;) {
-      const size_t newline = buffer_.find('\n', searched_);
-      if (newline != std::string::npos) {
-        line = buffer_.substr(0, newline);
-        buffer_.erase(0, newline + 1);
-        searched_ = 0;
-        break;
-      }
-      searched_ = buffer_.size();
-      if (!read_more()) {
-        line = std::exchange(buffer_, "");
-        searched_ = 0;
-        if (line.empty()) return Event::kEnd;
-        break;
-      }
-    }
-    if (line.ends_with('\r')) line.pop_back();
+    Line read;
+    if (reader_.next(read) == LineReader::Status::kEnd) return Event::kEnd;
+    line = std::move(read.text);
     return Event::kMessage;
   }
 
   void remember(const std::string&) override {}
 
  private:
-  bool read_more() {
-    std::array<char, 1 << 16> bytes;
-    for (;;) {
-      wait_for_input(STDIN_FILENO);
-      throw_if_interrupted();
-      const ssize_t n = ::read(STDIN_FILENO, bytes.data(), bytes.size());
-      if (n > 0) buffer_.append(bytes.data(), static_cast<size_t>(n));
-      if (n >= 0) return n > 0;
-      if (errno != EINTR) {
-        throw Error(ExitCode::kRuntime,
-                    std::string("cannot read standard input: ") + std::strerror(errno));
-      }
-    }
-  }
-
-  std::string buffer_;
-  size_t searched_ = 0;  // so far there is no newline in it
+  LineReader reader_{STDIN_FILENO,
+                     "standard input",
+                     {.blame = ExitCode::kRuntime,
+                      .max_line_bytes = SIZE_MAX,  // a message is kept whole anyway
+                      .from_here = true,
+                      .wait = await_input}};
 };
 
 class ChatInput::EditedLines : public Lines {

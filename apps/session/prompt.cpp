@@ -4,11 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include "apps/common/files.h"
 #include "apps/common/terminal.h"
 #include "base/error.h"
+#include "base/json.h"
 
 namespace edgellm {
 namespace {
@@ -88,18 +87,17 @@ std::vector<int32_t> read_ids_file(const std::string& path, int vocab) {
                                       "; expected a JSON array of token ids, for "
                                       "example [1, 2, 3]");
   };
-  const auto json = nlohmann::json::parse(read_input(path), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) fail("not valid JSON");
-  if (!json.is_array()) fail("not a JSON array");
-  if (json.empty()) fail("no ids in it");
+  const auto json = model_io::try_parse_json(read_input(path));
+  if (!json) fail("not valid JSON");
+  if (!json->is_array()) fail("not a JSON array");
+  if (json->empty()) fail("no ids in it");
   std::vector<int32_t> ids;
-  ids.reserve(json.size());
-  for (const auto& entry : json) {
+  ids.reserve(json->size());
+  for (const auto& entry : *json) {
     const std::string where = "entry " + std::to_string(ids.size());
     if (!entry.is_number_integer()) fail(where + " is not an integer");
-    // An unsigned value beyond int64 turns negative here, and is refused as such.
-    const auto id = entry.get<int64_t>();
-    if (id < 0 || id >= vocab) {
+    int64_t id = 0;
+    if (!model_io::integer_in(entry, 0, vocab - 1, id)) {
       fail(where + " is outside the model's vocabulary of " + std::to_string(vocab));
     }
     ids.push_back(static_cast<int32_t>(id));

@@ -104,7 +104,7 @@ class ConfigReader {
  public:
   ConfigReader(const Json& json, const std::string& path,
                const std::vector<std::string>& ignore_keys, WeightsKnown weights)
-      : fields_(json, path, ""),
+      : fields_(json, {path}),
         ignore_keys_(ignore_keys.begin(), ignore_keys.end()),
         weights_(weights) {}
 
@@ -388,7 +388,7 @@ float llama3_scaled(float inv_freq, const Llama3RopeScaling& scaling) {
 
 HfConfig read_hf_config(const std::string& path, const std::vector<std::string>& ignore_keys,
                         WeightsKnown weights) {
-  const Json json = parse_json_object(read_text_file(path, kMaxConfigBytes), path, "");
+  const Json json = parse_json_object(read_text_file(path, kMaxConfigBytes), {path});
   return ConfigReader(json, path, ignore_keys, weights).read();
 }
 

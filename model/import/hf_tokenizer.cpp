@@ -63,7 +63,7 @@ class TokenizerReader {
 Json TokenizerReader::read_json(const std::string& name) const {
   const std::string path = files_.path_of(name);
   if (!path_exists(path)) return Json::object();
-  return parse_json_object(read_text_file(path, kMaxSmallFileBytes), path, "");
+  return parse_json_object(read_text_file(path, kMaxSmallFileBytes), {path});
 }
 
 // Without this a model whose only tokenizer is one that we cannot read would become a file that
@@ -90,8 +90,8 @@ void TokenizerReader::read_tokenizer_json() {
   const auto without_merges = [](int depth, const std::string& key) {
     return !(depth == 2 && key == "merges");
   };
-  const Json json = parse_json_object(result_.tokenizer_json, path, "", without_merges);
-  const Fields fields(json, path, "");
+  const Json json = parse_json_object(result_.tokenizer_json, {path}, without_merges);
+  const Fields fields(json, {path});
   const Fields model = fields.object("model");
   const Json& vocab = model.get("vocab");
   int64_t id = 0;
@@ -109,7 +109,7 @@ void TokenizerReader::read_tokenizer_json() {
   }
   if (!fields.has("added_tokens")) return;
   for (const Json& entry : fields.array("added_tokens")) {
-    const Fields token(entry, path, "added_tokens");
+    const Fields token(entry, {path, "added_tokens"});
     ids_[token.text("content")] = token.integer("id", 0, INT32_MAX);
     if (token.has("special") && token.boolean("special")) {
       special_tokens_.insert(token.text("content"));
@@ -208,7 +208,7 @@ std::string TokenizerReader::chat_template(const Json& tokenizer_config) const {
   const std::string path = files_.path_of("tokenizer_config.json");
   if (!found->is_array()) fail_file(path, "chat_template is neither a string nor a list");
   for (const Json& entry : *found) {
-    const Fields named(entry, path, "chat_template");
+    const Fields named(entry, {path, "chat_template"});
     if (named.text("name") == "default") return named.text("template");
   }
   fail_file(path, "chat_template is a list without one named 'default'");
@@ -248,7 +248,7 @@ HfTokenizer TokenizerReader::read() {
 
   read_bos({&tokenizer_config, &special_tokens},
            {{&config, "config.json"}, {&generation, "generation_config.json"}});
-  const Fields flags(tokenizer_config, files_.path_of("tokenizer_config.json"), "");
+  const Fields flags(tokenizer_config, {files_.path_of("tokenizer_config.json")});
   info.add_bos = flags.has("add_bos_token") && flags.boolean("add_bos_token");
   if (info.add_bos && !info.bos) flags.fail("add_bos_token is true, but no bos_token is named");
 

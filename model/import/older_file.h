@@ -1,6 +1,7 @@
-// The two formats of earlier programs that carry our file's name, read as checkpoints
-// (docs/format.md, "Older files"): their tensors get the names that Hugging Face gives them, and
-// the importer does the rest. What a file lacks (how the model computes) comes from a config.json.
+// The two formats of earlier programs that carry our file's name, read as
+// checkpoints (docs/format.md, "Older files"): their tensors get the names that
+// Hugging Face gives them, and the importer does the rest. What a file lacks
+// (how the model computes) comes from a config.json.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file_io.h"
 #include "model/import/hf_config.h"
-#include "model/import/safetensors.h"
-#include "model/weights.h"
 
 namespace edgellm::model_io {
 
@@ -37,28 +37,11 @@ struct OlderHeader {
 };
 OlderHeader read_older_header(const InputFile& file);
 
-// How the model computes: config.json at `config_path`, whose sizes must be those of the header.
-// Without one (an empty path) a TM2 file is what the program that wrote it ran,
-// BitNet-b1.58-2B-4T's kind: ReLU^2, eps 1e-5, RoPE theta 500000. A TMAC file needs one: Error
-// (kUsage).
+// How the model computes: config.json at `config_path`, whose sizes must be
+// those of the header. Without one (an empty path) a TM2 file is what the
+// program that wrote it ran, BitNet-b1.58-2B-4T's kind: ReLU^2, eps 1e-5, RoPE
+// theta 500000. A TMAC file needs one: Error (kUsage).
 HfConfig older_config(const InputFile& file, const OlderHeader& header,
                       const std::string& config_path, const std::vector<std::string>& ignore_keys);
-
-// The tensors, each placed and measured against the file's size; their contents are not read.
-Checkpoint older_checkpoint(InputFile file, const OlderHeader& header, const ModelConfig& config);
-
-// Rows [first, first + n) of a tensor with row scales (CheckpointTensor::coding is not kNone).
-struct CodedRows {
-  std::vector<float> scales;   // [n], finite and without a sign
-  std::vector<uint8_t> codes;  // [n, ceil(cols / 4)] in the layout of t2; of a ternary tensor
-  std::vector<int8_t> values;  // [n, cols]; of an int8 tensor
-};
-CodedRows read_coded_rows(const Checkpoint& checkpoint, const CheckpointTensor& tensor,
-                          int64_t first, int64_t n);
-
-// The values of these rows as numbers of the dtype that holds them exactly: f16 for a TM2 tensor,
-// f32 for a TMAC one (an int8 value is q * scale / 127 in float32, as those programs computed it).
-DType coded_dtype(const CheckpointTensor& tensor);
-std::vector<std::byte> decode_rows(const CheckpointTensor& tensor, const CodedRows& rows);
 
 }  // namespace edgellm::model_io

@@ -109,8 +109,8 @@ Checkpoint::Checkpoint(InputFile file, std::map<std::string, CheckpointTensor> t
 }
 
 void Checkpoint::add_shards(const std::string& folder, const std::string& index_path) {
-  const Json json = parse_json_object(read_text_file(index_path, kMaxIndexBytes), index_path, "");
-  const Fields map = Fields(json, index_path, "").object("weight_map");
+  const Json json = parse_json_object(read_text_file(index_path, kMaxIndexBytes), {index_path});
+  const Fields map = Fields(json, {index_path}).object("weight_map");
   std::set<std::string> shards;
   for (const auto& [tensor, value] : map.json().items()) {
     const std::string shard = map.text(tensor);
@@ -145,7 +145,7 @@ void Checkpoint::add_file(const std::string& path) {
   }
   std::string header(static_cast<size_t>(header_bytes), '\0');
   file.read(8, header.data(), header.size());
-  const Json json = parse_json_object(header, path, "header");
+  const Json json = parse_json_object(header, {path, "header"});
   const uint64_t data_start = 8 + header_bytes;
   const uint64_t data_bytes = file.size() - data_start;
 
@@ -154,7 +154,7 @@ void Checkpoint::add_file(const std::string& path) {
     if (name == "__metadata__") continue;
     const std::string where = "tensor '" + printable(name) + "'";
     CheckpointTensor tensor =
-        parse_tensor(Fields(entry, path, where), name, data_start, data_bytes);
+        parse_tensor(Fields(entry, {path, where}), name, data_start, data_bytes);
     tensor.file = files_.size();
     const auto [it, is_new] = tensors_.emplace(name, std::move(tensor));
     if (!is_new) {

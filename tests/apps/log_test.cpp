@@ -1,5 +1,4 @@
 // Messages on stderr: notes as they always were, and lines with time and level for those who ask.
-#include "base/log.h"
 
 #include <catch2/catch.hpp>
 #include <regex>
@@ -16,44 +15,6 @@ bool contains(const std::string& text, const std::string& part) {
 
 Result run_demo() {
   return run({"run", demo_model(), "Once", "-n", "2", "--temp", "0", "--device", "cpu"});
-}
-
-TEST_CASE("levels have names") {
-  for (size_t i = 0; i < kLogLevelNames.size(); ++i) {
-    CHECK(parse_log_level(kLogLevelNames[i]) == static_cast<LogLevel>(i));
-  }
-  CHECK(parse_log_level("trace") == LogLevel::kTrace);
-  CHECK(parse_log_level("off") == LogLevel::kOff);
-  CHECK(parse_log_level("") == std::nullopt);
-  CHECK(parse_log_level("Debug") == std::nullopt);
-  CHECK(parse_log_level("debug ") == std::nullopt);
-  CHECK(parse_log_level("warning") == std::nullopt);
-}
-
-std::vector<std::string> g_messages;
-
-TEST_CASE("without a sink nothing is written, with one what the level lets through") {
-  log(LogLevel::kError, "nobody listens");
-  log_failure("nobody listens");
-  set_log_level(LogLevel::kTrace);
-  CHECK_FALSE(log_enabled(LogLevel::kError));
-
-  g_messages.clear();
-  set_log_level(LogLevel::kWarn);
-  set_log_sink([](LogLevel level, std::string_view message) {
-    g_messages.push_back(std::to_string(static_cast<int>(level)) + std::string(message));
-  });
-  CHECK_FALSE(log_enabled(LogLevel::kInfo));
-  CHECK(log_enabled(LogLevel::kWarn));
-  log(LogLevel::kInfo, "a");
-  log(LogLevel::kWarn, "b");
-  log(LogLevel::kError, "c");
-  set_log_level(LogLevel::kOff);
-  log(LogLevel::kError, "d");
-  log_failure("e");
-  CHECK(g_messages == std::vector<std::string>{"3b", "4c", "4e"});
-  set_log_sink(nullptr);
-  set_log_level(LogLevel::kInfo);
 }
 
 TEST_CASE("EDGELLM_LOG=debug shows the load with time and level, and changes no answer") {

@@ -1,16 +1,16 @@
 // Lines and events, however the bytes are cut.
-#include "apps/compare/clients/line_reader.h"
-
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "apps/compare/clients/event_reader.h"
 #include "apps/compare/clients/json.h"
+#include "base/lines.h"
 
 namespace edgellm::peers {
 namespace {
 
 std::vector<std::string> lines_of(const std::string& text, size_t step) {
-  LineReader reader;
+  LineSplitter reader(kMaxAnswerLineBytes);
   std::vector<std::string> lines;
   for (size_t at = 0; at < text.size(); at += step) {
     CHECK(reader.push(std::string_view(text).substr(at, step), [&](std::string_view line) {
@@ -18,7 +18,7 @@ std::vector<std::string> lines_of(const std::string& text, size_t step) {
       return true;
     }));
   }
-  lines.push_back(reader.rest());
+  lines.emplace_back(reader.rest());
   return lines;
 }
 
@@ -30,20 +30,20 @@ TEST_CASE("lines are the same however they are cut") {
 }
 
 TEST_CASE("a line without an end is not collected for ever") {
-  LineReader reader;
+  LineSplitter reader(kMaxAnswerLineBytes);
   const std::string megabyte(1 << 20, 'x');
   int pushes = 0;
   while (reader.push(megabyte, [](std::string_view) { return true; })) REQUIRE(++pushes < 20);
-  CHECK(reader.too_long());
+  CHECK(reader.is_too_long());
   CHECK(pushes == 16);
 }
 
 TEST_CASE("a reader that has enough gets no more lines") {
-  LineReader reader;
+  LineSplitter reader(kMaxAnswerLineBytes);
   int lines = 0;
   CHECK_FALSE(reader.push("a\nb\nc\n", [&](std::string_view) { return ++lines < 2; }));
   CHECK(lines == 2);
-  CHECK_FALSE(reader.too_long());
+  CHECK_FALSE(reader.is_too_long());
 }
 
 TEST_CASE("server-sent events") {

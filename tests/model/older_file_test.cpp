@@ -1,6 +1,6 @@
 // Files of earlier programs, written by tests/support/older_writer.h: everything in them arrives,
 // and what is damaged or hostile is refused in one line.
-#include "model/import/older_file.h"
+#include "model/import/coded_rows.h"
 
 #include <catch2/catch.hpp>
 #include <limits>

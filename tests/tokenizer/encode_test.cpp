@@ -122,6 +122,8 @@ TEST_CASE("added tokens are cut out, the longest of the leftmost") {
   CHECK(tokenizer.encode("<a><b><a><c>", false) == joined({258, 257}, bytes_of("<c>")));
   CHECK(tokenizer.encode("<a", false) == bytes_of("<a"));
   CHECK(tokenizer.encode("x><b>", false) == joined({'x', 260}, bytes_of("b>")));
+  CHECK(tokenizer.token_bytes(258) == "<a><b>");
+  CHECK(tokenizer.token_bytes(256) == "ab");
   CHECK(tokenizer.max_id() == 260);
 }
 

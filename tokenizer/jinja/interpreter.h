@@ -71,7 +71,6 @@ class Interpreter {
 
   Value eval(const Expr& expr);
   Value eval_kind(const Expr& expr);
-  Value eval_attribute(const Expr& expr);
   Value eval_slice(const Expr& expr);
   Value eval_compare(const Expr& expr);
   Value eval_dict(const Expr& expr);

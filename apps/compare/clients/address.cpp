@@ -23,7 +23,7 @@ std::optional<int> parse_port(std::string_view text) {
   return port;
 }
 
-constexpr std::string_view kBlanks = " \t\r\n";
+constexpr std::string_view kSpaces = " \t\r\n";
 
 std::string_view trim(std::string_view text, std::string_view what) {
   const size_t begin = text.find_first_not_of(what);
@@ -90,7 +90,7 @@ std::string Address::text() const {
 }
 
 bool Address::is_loopback() const {
-  // 0.0.0.0 is what servers are told to listen on; a client that connects to it stays at home.
+  // 0.0.0.0 is what servers listen on; a client that connects to it stays at home.
   return host == "localhost" || host == "::1" || host == "0.0.0.0" || host == "::" ||
          host.starts_with("127.");
 }
@@ -109,7 +109,7 @@ Address parse_url(const std::string& url) {
 
 Address parse_ollama_host(const std::string& value) {
   const std::string expected = "HOST, HOST:PORT, :PORT or http://HOST:PORT";
-  std::string_view rest = trim(trim(trim(value, kBlanks), "\"'"), kBlanks);
+  std::string_view rest = trim(trim(trim(value, kSpaces), "\"'"), kSpaces);
   bool tls = false;
   int default_port = 11434;
   if (const size_t at = rest.find("://"); at != std::string_view::npos) {

@@ -19,7 +19,7 @@ struct Address {
 // Throws Error (kUsage) with what is wrong.
 Address parse_url(const std::string& url);
 
-// OLLAMA_HOST as Ollama reads it: HOST, HOST:PORT, :PORT, SCHEME://HOST[:PORT][/PATH], with blanks
+// OLLAMA_HOST as Ollama reads it: HOST, HOST:PORT, :PORT, SCHEME://HOST[:PORT][/PATH], with spaces
 // or quotes around it; missing parts are http, 127.0.0.1 and 11434 (80 or 443 after a scheme).
 // Empty: the defaults. Unlike Ollama, which takes the default port in place of one it cannot read,
 // throws Error (kUsage).

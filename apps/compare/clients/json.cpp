@@ -2,25 +2,22 @@
 
 #include <cmath>
 
+#include "base/json.h"
 #include "tokenizer/tokenizer.h"
 
 namespace edgellm::peers {
 
 std::optional<nlohmann::json> parse_json(std::string_view text) {
-  auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) {
-    std::string repaired(text);
-    size_t at = 0;
-    while (true) {
-      const size_t bad = find_invalid_utf8(std::string_view(repaired).substr(at));
-      if (bad == std::string_view::npos) break;
-      at += bad;
-      repaired[at] = '?';
-    }
-    json = nlohmann::json::parse(repaired, nullptr, /*allow_exceptions=*/false);
+  if (auto json = model_io::try_parse_json(text)) return json;
+  std::string repaired(text);
+  size_t at = 0;
+  while (true) {
+    const size_t bad = find_invalid_utf8(std::string_view(repaired).substr(at));
+    if (bad == std::string_view::npos) break;
+    at += bad;
+    repaired[at] = '?';
   }
-  if (json.is_discarded()) return std::nullopt;
-  return json;
+  return model_io::try_parse_json(repaired);
 }
 
 const nlohmann::json* find(const nlohmann::json& object, std::string_view path) {

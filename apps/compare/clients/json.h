@@ -1,5 +1,5 @@
-// JSON of servers that nobody vouches for: a field that is missing or of another type is no value,
-// never an exception.
+// JSON of servers that nobody vouches for, parsed as strictly as files are (base/json.h). Unlike in
+// a file, a field that is missing or of another type is no fault: it is no value.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace edgellm::peers {
 
-// Empty where `text` is not JSON. Bytes that are no UTF-8 (a server may cut a character in two) are
-// read as question marks.
+// Empty where `text` is not JSON. Bytes that are not UTF-8 are read as question marks: a server may
+// cut a character in two.
 std::optional<nlohmann::json> parse_json(std::string_view text);
 
 // The field at the end of a path of names separated by "/"; null where there is none.

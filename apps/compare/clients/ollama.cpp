@@ -1,11 +1,12 @@
 // Ollama's native API (docs/api.md of ollama/ollama).
 #include <algorithm>
 
-#include "apps/compare/clients/line_reader.h"
+#include "apps/compare/clients/event_reader.h"
 #include "apps/compare/clients/measured_json.h"
 #include "apps/compare/clients/peer.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/lines.h"
 #include "base/text.h"
 
 namespace edgellm::peers {
@@ -71,7 +72,7 @@ class Ollama : public Peer {
     Completion result;
     nlohmann::json last;
     std::string complaint;
-    LineReader lines;
+    LineSplitter lines(kMaxAnswerLineBytes);
     const auto on_line = [&](std::string_view line) {
       const int64_t now = now_ns();
       if (line.empty()) return true;
@@ -84,7 +85,7 @@ class Ollama : public Peer {
         complaint = "stopped with the error: " + error;
         return false;
       }
-      // "thinking" is text, too: of models that cannot be kept from it.
+      // "thinking" is text as well: of models that cannot be kept from it.
       std::string text = text_of(*json, "thinking").value_or("");
       text += text_of(*json, "response").value_or("");
       if (!text.empty()) {
@@ -105,7 +106,7 @@ class Ollama : public Peer {
         path, body, [&](std::string_view bytes) { return lines.push(bytes, on_line); },
         [&] { return std::to_string(result.piece_ns.size()) + " pieces of text"; });
     if (!response.ok()) client_.fail(response, path);
-    if (lines.too_long()) complaint = "sent a line of more than 16 MiB";
+    if (lines.is_too_long()) complaint = "sent a line of more than 16 MiB";
     if (complaint.empty() && result.finished_ns == 0) {
       // The last line may lack its newline.
       if (!lines.rest().empty()) on_line(lines.rest());

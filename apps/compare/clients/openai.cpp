@@ -2,11 +2,12 @@
 // beyond it.
 #include <cmath>
 
-#include "apps/compare/clients/line_reader.h"
+#include "apps/compare/clients/event_reader.h"
 #include "apps/compare/clients/measured_json.h"
 #include "apps/compare/clients/peer.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/lines.h"
 #include "base/text.h"
 
 namespace edgellm::peers {
@@ -127,7 +128,7 @@ class OpenAi : public Peer {
     if (knows_ignore_eos()) body["ignore_eos"] = true;
     const std::string path = "/v1/completions";
     Answer answer;
-    LineReader lines;
+    LineSplitter lines(kMaxAnswerLineBytes);
     EventReader events;
     const auto on_line = [&](std::string_view line) {
       return !events.push(line) || answer.push(events.data(), now_ns());
@@ -138,7 +139,7 @@ class OpenAi : public Peer {
         [&] { return std::to_string(answer.pieces()) + " pieces of text"; });
     if (!response.ok()) client_.fail(response, path);
     std::string complaint = answer.complaint();
-    if (lines.too_long()) complaint = "sent a line of more than 16 MiB";
+    if (lines.is_too_long()) complaint = "sent a line of more than 16 MiB";
     if (complaint.empty() && !answer.finished()) {
       complaint = answer.pieces() == 0 && !answer.done()
                       ? "did not answer " + path + " with a stream of events"
@@ -226,7 +227,7 @@ class OpenAi : public Peer {
     model_ = wanted.value_or(names.front());
   }
 
-  // Empty where the server does not have it: it is only there to be told of.
+  // Empty where the server does not have it: it is for the report alone.
   nlohmann::json optional_json(const std::string& path) {
     const HttpResponse response = client_.get(path);
     if (!response.ok()) return nlohmann::json::object();

@@ -61,7 +61,7 @@ struct PeerInfo {
   Measured<std::string> device;
   Measured<uint64_t> memory_bytes;
   Measured<uint64_t> gpu_memory_bytes;
-  bool ignores_stop_tokens = false;  // it was told to go on to max_tokens, as we do
+  bool ignores_stop_tokens = false;  // it continues to max_tokens, as we do
 };
 
 class Peer {

@@ -1,0 +1,34 @@
+// Where a conversion begins: a checkpoint and what is known of its model.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/convert.h"
+#include "model/import/hf_config.h"
+#include "model/import/hf_tokenizer.h"
+#include "model/import/safetensors.h"
+
+namespace edgellm::model_io {
+
+struct ImportSource {
+  std::string path;         // of the folder or file, for messages
+  std::string name;         // for the provenance
+  std::string config_path;  // of config.json; may be empty
+  HfConfig hf;
+  bool tie_is_known = true;  // else the head is tied if it equals the embedding
+  HfTokenizer tokenizer;
+  std::string tokenizer_path;  // of tokenizer.json
+  Checkpoint checkpoint;
+  std::vector<std::string> texts;  // paths of all other files that were read
+  std::string licence;
+};
+
+// A Hugging Face folder.
+ImportSource hf_source(const std::string& path, const std::vector<std::string>& ignore_keys);
+
+// A TM2 or TMAC file.
+ImportSource older_source(const std::string& path, const OlderFileOptions& older,
+                          const std::vector<std::string>& ignore_keys);
+
+}  // namespace edgellm::model_io
