@@ -246,15 +246,119 @@ struct WarpQueries {
   }
 };
 
+// Scores of a chunk for a warp's queries, of which each lane keeps those of its positions. `keys`
+// holds the chunk's first keys; the first values are on their way into `values` when this returns.
+// `staged_count`: the chunk's positions in use; `count_any`: those that a query of the warp
+// reaches.
+template <class S, class Element>
+__device__ __forceinline__ void score_chunk(KeyStage<S, Element>& keys,
+                                            ValueStage<S, Element>& values, const Element* key_tile,
+                                            const Element* value_tile, int staged_count,
+                                            int count_any, int head_dim, const float* queries,
+                                            float* staged,
+                                            float (&score)[S::kParts][S::kQueries][S::kPositions]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int part = 0; part < S::kParts; ++part) {
+    __syncthreads();  // everyone is done with what was staged before
+    keys.store(key_tile, part * S::kStaged, staged_count, head_dim, staged);
+    if (part + 1 < S::kParts) {
+      keys.fetch(key_tile, (part + 1) * S::kStaged, staged_count, head_dim);
+    } else {
+      values.fetch(value_tile, 0, staged_count, head_dim);
+    }
+    __syncthreads();
+    if (count_any > part * S::kStaged) {
+      constexpr int kGroup = 32;
+      const auto keys_of = [&](int n) {
+        const float* from = staged + lane * S::kKeyStride + n * kGroup;
+        return [from](int p, int i) {
+          return *reinterpret_cast<const float4*>(from + p * 32 * S::kKeyStride + i);
+        };
+      };
+      dot_products<S, kGroup>(queries, keys_of, score[part]);
+    }
+  }
+}
+
+// The state of the chunks so far: maximum and sum of query lane % kQueries, a lane's own weighted
+// values.
+template <class S>
+struct RunningState {
+  float max = 0.0f;
+  float sum = 0.0f;
+  float4 o[S::kOwn][S::kFours];
+
+  __device__ __forceinline__ void start(const ChunkSums<S>& chunk, float chunk_max) {
+    max = chunk_max;
+    sum = chunk.sum;
+#pragma unroll
+    for (int q = 0; q < S::kOwn; ++q) {
+#pragma unroll
+      for (int f = 0; f < S::kFours; ++f) o[q][f] = chunk.o[q][f];
+    }
+  }
+
+  // Queries that end before this chunk, whose `count` is not positive, keep their state.
+  __device__ __forceinline__ void merge(const ChunkSums<S>& chunk, float chunk_max,
+                                        const OwnSums<S>& own, int count) {
+    const MergeFactors factors(max, chunk_max);
+    if (count > 0) {
+      max = factors.max;
+      sum = merged(sum, factors.a, chunk.sum, factors.b);
+    }
+#pragma unroll
+    for (int q = 0; q < S::kOwn; ++q) {
+      const float own_a = __shfl_sync(kAllLanes, factors.a, own.query + q);
+      const float own_b = __shfl_sync(kAllLanes, factors.b, own.query + q);
+      const bool reaches = __shfl_sync(kAllLanes, count, own.query + q) > 0;
+      if (!reaches) continue;
+#pragma unroll
+      for (int f = 0; f < S::kFours; ++f) {
+        const float4 s = chunk.o[q][f];
+        o[q][f].x = merged(o[q][f].x, own_a, s.x, own_b);
+        o[q][f].y = merged(o[q][f].y, own_a, s.y, own_b);
+        o[q][f].z = merged(o[q][f].z, own_a, s.z, own_b);
+        o[q][f].w = merged(o[q][f].w, own_a, s.w, own_b);
+      }
+    }
+  }
+};
+
+// Writes the results of a warp's queries.
+template <class S>
+__device__ __forceinline__ void write_results(const AttentionArgs& args, const QueryBlock& block,
+                                              int group, const WarpQueries<S>& warp,
+                                              const OwnSums<S>& own, const RunningState<S>& state) {
+  const int head_dim = args.kv.head_dim;
+#pragma unroll
+  for (int q = 0; q < S::kOwn; ++q) {
+    const float total = __shfl_sync(kAllLanes, state.sum, own.query + q);
+    if (own.query + q >= warp.used) continue;
+    float* out = args.out + (static_cast<size_t>(warp.row(block, own.query + q)) *
+                                 static_cast<size_t>(args.heads) +
+                             static_cast<size_t>(warp.head(block, group, own.query + q))) *
+                                static_cast<size_t>(head_dim);
+#pragma unroll
+    for (int f = 0; f < S::kFours; ++f) {
+      const int d = own.d + f * 4 * S::kLanes;
+      float4 o = state.o[q][f];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (d + i < head_dim) out[d + i] = component(o, i) / total;
+      }
+    }
+  }
+}
+
 // Rows of one sequence.
 template <class S, class Element>
 __device__ void attend(const AttentionArgs& args, const QueryBlock& block, float scale,
                        float* staged, float* queries, float* weights) {
-  const int t = static_cast<int>(threadIdx.x);
-  const int lane = t % 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int head_dim = args.kv.head_dim;
   const int group = args.heads / args.kv.kv_heads;
-  const WarpQueries<S> warp(block, t / 32);
+  const WarpQueries<S> warp(block, static_cast<int>(threadIdx.x) / 32);
   const bool works = warp.used > 0;
   queries += warp.first * S::kDims;
   weights += warp.first * S::kWeightStride;
@@ -274,9 +378,7 @@ __device__ void attend(const AttentionArgs& args, const QueryBlock& block, float
   }
 
   const OwnSums<S> own;
-  float running_max = 0.0f;
-  float running_sum = 0.0f;
-  float4 running[S::kOwn][S::kFours];
+  RunningState<S> state;
   const Element* key_pool = static_cast<const Element*>(args.kv.k);
   const Element* value_pool = static_cast<const Element*>(args.kv.v);
   size_t next_tile = args.kv.tile_offset(sequence, 0, block.kv_head);
@@ -295,29 +397,9 @@ __device__ void attend(const AttentionArgs& args, const QueryBlock& block, float
     const int count_all = min(kAttentionChunk, shortest - begin);
     const int count_any = min(kAttentionChunk, longest - begin);
 
-    // Scores, of which each lane keeps those of its positions.
     float score[S::kParts][S::kQueries][S::kPositions];
-#pragma unroll
-    for (int part = 0; part < S::kParts; ++part) {
-      __syncthreads();  // everyone is done with what was staged before
-      keys.store(key_pool + tile, part * S::kStaged, staged_count, head_dim, staged);
-      if (part + 1 < S::kParts) {
-        keys.fetch(key_pool + tile, (part + 1) * S::kStaged, staged_count, head_dim);
-      } else {
-        values.fetch(value_pool + tile, 0, staged_count, head_dim);
-      }
-      __syncthreads();
-      if (count_any > part * S::kStaged) {
-        constexpr int kGroup = 32;
-        const auto keys_of = [&](int n) {
-          const float* from = staged + lane * S::kKeyStride + n * kGroup;
-          return [from](int p, int i) {
-            return *reinterpret_cast<const float4*>(from + p * 32 * S::kKeyStride + i);
-          };
-        };
-        dot_products<S, kGroup>(queries, keys_of, score[part]);
-      }
-    }
+    score_chunk(keys, values, key_pool + tile, value_pool + tile, staged_count, count_any, head_dim,
+                queries, staged, score);
     // Of the lane's query.
     const float max = count_any > 0 ? softmax_weights<S>(score, count, scale, weights) : 0.0f;
 
@@ -363,59 +445,13 @@ __device__ void attend(const AttentionArgs& args, const QueryBlock& block, float
       }
     }
 
-    // Merge into the state. Queries that end before this chunk keep theirs.
     if (c == 0) {
-      running_max = max;
-      running_sum = sums.sum;
-#pragma unroll
-      for (int q = 0; q < S::kOwn; ++q) {
-#pragma unroll
-        for (int f = 0; f < S::kFours; ++f) running[q][f] = sums.o[q][f];
-      }
+      state.start(sums, max);
     } else if (count_any > 0) {
-      const MergeFactors factors(running_max, max);
-      if (count > 0) {
-        running_max = factors.max;
-        running_sum = merged(running_sum, factors.a, sums.sum, factors.b);
-      }
-#pragma unroll
-      for (int q = 0; q < S::kOwn; ++q) {
-        const float own_a = __shfl_sync(kAllLanes, factors.a, own.query + q);
-        const float own_b = __shfl_sync(kAllLanes, factors.b, own.query + q);
-        const bool reaches = __shfl_sync(kAllLanes, count, own.query + q) > 0;
-        if (!reaches) continue;
-#pragma unroll
-        for (int f = 0; f < S::kFours; ++f) {
-          float4& o = running[q][f];
-          const float4 s = sums.o[q][f];
-          o.x = merged(o.x, own_a, s.x, own_b);
-          o.y = merged(o.y, own_a, s.y, own_b);
-          o.z = merged(o.z, own_a, s.z, own_b);
-          o.w = merged(o.w, own_a, s.w, own_b);
-        }
-      }
+      state.merge(sums, max, own, count);
     }
   }
-
-  if (!works) return;
-#pragma unroll
-  for (int q = 0; q < S::kOwn; ++q) {
-    const float total = __shfl_sync(kAllLanes, running_sum, own.query + q);
-    if (own.query + q >= warp.used) continue;
-    float* out = args.out + (static_cast<size_t>(warp.row(block, own.query + q)) *
-                                 static_cast<size_t>(args.heads) +
-                             static_cast<size_t>(warp.head(block, group, own.query + q))) *
-                                static_cast<size_t>(head_dim);
-#pragma unroll
-    for (int f = 0; f < S::kFours; ++f) {
-      const int d = own.d + f * 4 * S::kLanes;
-      float4 o = running[q][f];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (d + i < head_dim) out[d + i] = component(o, i) / total;
-      }
-    }
-  }
+  if (works) write_results(args, block, group, warp, own, state);
 }
 
 // The item of a block, items being sorted by falling length. Blocks go to the SMs in turn: every
@@ -427,23 +463,21 @@ __device__ inline int balanced_item(int block, int blocks, int sms) {
   return first + min(first + sms, blocks) - 1 - block;
 }
 
+// Item i, the items of a pass being numbered by tile of rows, from the last, then tile of heads.
+// The last rows of a prompt have the longest contexts: they come first. `memory`:
+// S::kCut.shared_bytes().
 template <class S, class Element>
-__global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
-    prefill_kernel(AttentionArgs args, int tile_rows, int tile_heads, int sms, float scale) {
-  extern __shared__ float4 shared_memory[];
-  float* staged = reinterpret_cast<float*>(shared_memory);
+__device__ __forceinline__ void attend_item(const AttentionArgs& args, int tile_rows,
+                                            int tile_heads, int item, float scale, float* memory) {
+  float* staged = memory;
   float* queries = staged + S::kStageFloats;
   float* weights = queries + S::kQueryFloats;
-  let_next_start();
-  wait_for_previous();
   const int group = args.heads / args.kv.kv_heads;
   const int head_tiles = (group + tile_heads - 1) / tile_heads * args.kv.kv_heads;
-  const int item = balanced_item(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), sms);
   QueryBlock block;
   block.kv_head = item % args.kv.kv_heads;
   block.first_head = item % head_tiles / args.kv.kv_heads * tile_heads;
   block.heads = min(tile_heads, group - block.first_head);
-  // The last rows of a prompt have the longest contexts: they come first.
   const int tile = (args.rows + tile_rows - 1) / tile_rows - 1 - item / head_tiles;
   const int end = min((tile + 1) * tile_rows, args.rows);
   // Rows that share keys and values: neighbours of one sequence.
@@ -458,6 +492,17 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
     attend<S, Element>(args, block, scale, staged, queries, weights);
     __syncthreads();
   }
+}
+
+template <class S, class Element>
+__global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
+    prefill_kernel(AttentionArgs args, int tile_rows, int tile_heads, int sms, float scale) {
+  extern __shared__ float4 memory[];
+  const int item = balanced_item(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), sms);
+  let_next_start();
+  wait_for_previous();
+  attend_item<S, Element>(args, tile_rows, tile_heads, item, scale,
+                          reinterpret_cast<float*>(memory));
 }
 
 template <class Element, size_t... I>
