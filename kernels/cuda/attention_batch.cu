@@ -234,7 +234,7 @@ struct LaneSums {
         }
       }
       const float4 p = *reinterpret_cast<const float4*>(lane_weights + j);
-      sum = (((sum + p.x) + p.y) + p.z) + p.w;
+      sum = add_in_order(sum, p);
 #pragma unroll
       for (int q = 0; q < S::kQueries; ++q) {
         float w[4];

@@ -11,6 +11,7 @@
 // has ended; then, as those of gemv.cu, a block warms up.
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/attention_chunk.cuh"
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/copy.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -69,12 +70,6 @@ __device__ __forceinline__ float fold_products(const Product& product, int d) {
   }
 }
 
-// An element of the cache, exactly.
-__device__ inline float widen_element(float value) { return value; }
-__device__ inline float widen_element(uint16_t value) {
-  return __half2float(__ushort_as_half(value));
-}
-
 // How the keys of a position lie in shared memory, and what a lane of the eight that share a score
 // takes of them. kExact: the head has exactly kDims dimensions; each lane's are contiguous in the
 // cache (key_index()), and 16 bytes of all lanes lie side by side here.
@@ -112,13 +107,13 @@ struct KeyRow {
         const Element* elements = reinterpret_cast<const Element*>(&word);
         constexpr int kPerLoad = 16 / sizeof(Element);
 #pragma unroll
-        for (int j = 0; j < kPerLoad; ++j) k[i * kPerLoad + j] = widen_element(elements[j]);
+        for (int j = 0; j < kPerLoad; ++j) k[i * kPerLoad + j] = widened(elements[j]);
       }
     } else {
 #pragma unroll
       for (int m = 0; m < kLane; ++m) {
         const int d = lane + kScoreLanes * m;
-        k[m] = d < head_dim ? widen_element(keys[key_index(0, d, head_dim)]) : 0.0f;
+        k[m] = d < head_dim ? widened(keys[key_index(0, d, head_dim)]) : 0.0f;
       }
     }
     return fold_products<1, kLane>([&](int m) { return q[m] * k[m]; }, 0);
@@ -155,35 +150,27 @@ __device__ inline float sum_of_weights(const float* p, int count) {
   float sum = 0.0f;
 #pragma unroll 2
   for (int j = 0; j < count; j += 4) {
-    const float4 weights = *reinterpret_cast<const float4*>(p + j);
-    sum += weights.x;
-    sum += weights.y;
-    sum += weights.z;
-    sum += weights.w;
+    sum = add_in_order(sum, *reinterpret_cast<const float4*>(p + j));
   }
   return sum;
 }
 
 // Factors of the merge of up to 32 chunks, lane c for chunk c; absent ones have max = -infinity.
 // `running` is the maximum of the chunks before and becomes that of all.
-struct PrefixFactors {
-  float a, b;
-
-  __device__ PrefixFactors(float max, float& running) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    // M' is a prefix maximum, so that the factors of all chunks are found at once.
-    float prefix = fmaxf(max, running);
-    for (int width = 1; width < 32; width *= 2) {
-      const float other = __shfl_up_sync(kAllLanes, prefix, width);
-      if (lane >= width) prefix = fmaxf(prefix, other);
-    }
-    float before = __shfl_up_sync(kAllLanes, prefix, 1);
-    if (lane == 0) before = running;
-    a = canonical_exp(before - prefix);
-    b = canonical_exp(max - prefix);
-    running = __shfl_sync(kAllLanes, prefix, 31);
+__device__ __forceinline__ MergeFactors prefix_factors(float max, float& running) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // M' is a prefix maximum, so that the factors of all chunks are found at once.
+  float prefix = fmaxf(max, running);
+  for (int width = 1; width < 32; width *= 2) {
+    const float other = __shfl_up_sync(kAllLanes, prefix, width);
+    if (lane >= width) prefix = fmaxf(prefix, other);
   }
-};
+  float before = __shfl_up_sync(kAllLanes, prefix, 1);
+  if (lane == 0) before = running;
+  const MergeFactors factors(before, max);
+  running = __shfl_sync(kAllLanes, prefix, 31);
+  return factors;
+}
 
 // The first chunk of a row meets an empty state: sum and o are 0, a = 0 and b = 1, which leaves
 // its own state, exactly.
@@ -229,7 +216,7 @@ __device__ void merge_states(const AttentionArgs& args, const States& states, in
 #pragma unroll 1
         for (int c = t % 32; c - t % 32 < count; c += 32) {
           const float* state = head_states + min(c, count - 1) * states.size + head_dim;
-          const PrefixFactors merge(c < count ? state[0] : -INFINITY, running);
+          const MergeFactors merge = prefix_factors(c < count ? state[0] : -INFINITY, running);
           if (c < count) {
             factors[t / 32 * tile + c] = {merge.a, merge.b, state[1] * merge.b, 0.0f};
           }
@@ -243,8 +230,8 @@ __device__ void merge_states(const AttentionArgs& args, const States& states, in
           const float4 factor = factors[h * tile + c];
           const float2 v = *reinterpret_cast<const float2*>(own + c * states.size);
           sum = fmaf(sum, factor.x, factor.z);
-          o.x = fmaf(o.x, factor.x, v.x * factor.y);
-          o.y = fmaf(o.y, factor.x, v.y * factor.y);
+          o.x = merged(o.x, factor.x, v.x, factor.y);
+          o.y = merged(o.y, factor.x, v.y, factor.y);
         }
       }
       __syncthreads();
@@ -395,7 +382,7 @@ __device__ __forceinline__ void serve_pass(int slot, int count, bool merges, int
   }
   if (merges) {
     float running = kEmpty;
-    const PrefixFactors factors(max, running);
+    const MergeFactors factors = prefix_factors(max, running);
     if (slot < kCount) {
       shared.a[slot] = factors.a;
       shared.b[slot] = factors.b;
@@ -537,12 +524,12 @@ __device__ __forceinline__ void decode_item(const AttentionArgs& args, const Sta
     }
     __syncthreads();
     if (merges && t < head_dim) {
-      float merged = 0.0f;
+      float o = 0.0f;
 #pragma unroll 1
       for (int i = 0; i < pass_chunks; ++i) {
-        merged = fmaf(merged, shared.a[i], shared.o[i][t] * shared.b[i]);
+        o = merged(o, shared.a[i], shared.o[i][t], shared.b[i]);
       }
-      *(warm_up ? shared.discarded + t : args.out + first_value + t) = merged / shared.sum;
+      *(warm_up ? shared.discarded + t : args.out + first_value + t) = o / shared.sum;
     }
     if (warm_up) {
       // The same chunks again. What this pass has written is fetched in a second round of copies.

@@ -44,9 +44,6 @@ __device__ inline float& component(float4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-__device__ inline float widened(float value) { return value; }
-__device__ inline float widened(uint16_t value) { return __half2float(__ushort_as_half(value)); }
-
 // Four neighbouring elements in one load.
 template <class Element>
 struct FourOf;
@@ -58,8 +55,8 @@ template <>
 struct FourOf<uint16_t> {
   using Type = uint2;
 };
-__device__ inline float4 widened(float4 four) { return four; }
-__device__ inline float4 widened(uint2 four) {
+__device__ inline float4 widened_four(float4 four) { return four; }
+__device__ inline float4 widened_four(uint2 four) {
   const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&four.x));
   const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&four.y));
   return make_float4(low.x, low.y, high.x, high.y);
@@ -116,7 +113,7 @@ struct KeyStage {
       float values[kLaneDims];
 #pragma unroll
       for (int m = 0; m < kLaneDims; m += 4) {
-        const float4 four = widened(fours[n][m / 4]);
+        const float4 four = widened_four(fours[n][m / 4]);
         values[m] = four.x;
         values[m + 1] = four.y;
         values[m + 2] = four.z;
@@ -165,7 +162,7 @@ struct ValueStage {
 #pragma unroll
     for (int n = 0; n < kItems; ++n) {
       reinterpret_cast<float4*>(staged)[static_cast<int>(threadIdx.x) + n * S::kThreads] =
-          widened(fours[n]);
+          widened_four(fours[n]);
     }
   }
 };
@@ -214,7 +211,7 @@ struct ChunkSums {
   // Positions j .. j + 3, j a multiple of 4.
   __device__ __forceinline__ void add_four(int j, const float4 (&values)[4][S::kFours]) {
     const float4 p = *reinterpret_cast<const float4*>(lane_weights + j);
-    sum = (((sum + p.x) + p.y) + p.z) + p.w;
+    sum = add_in_order(sum, p);
 #pragma unroll
     for (int q = 0; q < S::kOwn; ++q) {
       const float4 w = *reinterpret_cast<const float4*>(own_weights + q * S::kWeightStride + j);
