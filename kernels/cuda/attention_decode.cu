@@ -280,17 +280,42 @@ struct DecodeShare {
   }
 };
 
-// A pass over slots, each a chunk of one head: `heads` heads from h0 on, and of each up to
-// 1 << chunk_bits chunks; slot = head << chunk_bits | chunk.
+// A pass over slots, each a chunk of one head: `heads` heads, and of each up to 1 << chunk_bits
+// chunks; slot = head << chunk_bits | chunk.
 struct SlotPass {
   int heads, chunk_bits;
   int count;  // positions of each head
 
+  __device__ __forceinline__ int chunk_of(int slot) const { return slot & ((1 << chunk_bits) - 1); }
+  __device__ __forceinline__ int head_of(int slot) const { return slot >> chunk_bits; }
+
   // Positions of a slot; not positive where it has none.
   __device__ __forceinline__ int count_of(int slot) const {
-    return slot >> chunk_bits < heads
-               ? min(kAttentionChunk, count - (slot & ((1 << chunk_bits) - 1)) * kAttentionChunk)
-               : 0;
+    return head_of(slot) < heads ? min(kAttentionChunk, count - chunk_of(slot) * kAttentionChunk)
+                                 : 0;
+  }
+};
+
+// Where an item stands: at the chunks from c0 on of up to kCount whose keys and values are in
+// shared memory, from chunk `first` on, for the heads from h0 on.
+struct Cursor {
+  int first;
+  int tiles_from = -1;  // the first chunk that shared.tile is filled for
+  int copied = 0;       // positions whose keys and values are fetched
+  int c0 = 0;
+  int h0 = 0;
+
+  // To the next pass: `chunks` of n_chunks, `heads` of n_heads, `slots` chunks in shared memory.
+  __device__ __forceinline__ void advance(int chunks, int n_chunks, int heads, int n_heads,
+                                          int slots) {
+    c0 += chunks;
+    if (c0 < n_chunks) return;
+    c0 = 0;
+    h0 += heads;
+    if (h0 < n_heads) return;
+    h0 = 0;
+    first += slots;
+    copied = 0;
   }
 };
 
@@ -400,6 +425,16 @@ __device__ __forceinline__ void serve_pass(int slot, int count, bool merges, int
   }
 }
 
+// Dimension d of the result of `chunks` chunks that the block merges itself.
+template <int kDims, int kCount>
+__device__ __forceinline__ float merge_own(int chunks, int d,
+                                           const DecodeShared<kDims, kCount>& shared) {
+  float o = 0.0f;
+#pragma unroll 1
+  for (int i = 0; i < chunks; ++i) o = merged(o, shared.a[i], shared.o[i][d], shared.b[i]);
+  return o / shared.sum;
+}
+
 // Counts the block as done. Every block has written its states before that (fence, then the
 // counter); the block that counts last, which alone gets true, therefore sees all of them (counter,
 // then fence).
@@ -459,18 +494,14 @@ __device__ __forceinline__ void decode_item(const AttentionArgs& args, const Sta
   const int chunks_at_once = 1 << pass.chunk_bits;
 
   bool warm_up = kStartsEarly;
-  int first = share.begin_chunk;  // of up to kCount chunks whose keys and values are in `memory`
-  int tiles_from = -1;            // the one that shared.tile is filled for
-  int copied = 0;                 // positions whose keys and values are fetched
-  int c0 = 0;                     // the pass: chunks from first + c0, heads from h0
-  int h0 = 0;
+  Cursor at{share.begin_chunk};
 #pragma unroll 1
-  while (first < share.end_chunk) {
-    const int n_chunks = min(kCount, share.end_chunk - first);
-    const int first_position = first * kAttentionChunk;
+  while (at.first < share.end_chunk) {
+    const int n_chunks = min(kCount, share.end_chunk - at.first);
+    const int first_position = at.first * kAttentionChunk;
     const int in_use = min(n_chunks * kAttentionChunk, share.position + 1 - first_position);
-    if (tiles_from != first) {
-      tiles_from = first;
+    if (at.tiles_from != at.first) {
+      at.tiles_from = at.first;
       if (t < n_chunks) {
         shared.tile[t] = args.kv.tile_offset(share.sequence, first_position + t * kAttentionChunk,
                                              share.kv_head);
@@ -478,21 +509,21 @@ __device__ __forceinline__ void decode_item(const AttentionArgs& args, const Sta
       __syncthreads();
     }
     const int available = warm_up ? min(in_use, max(0, fresh - first_position)) : in_use;
-    if (!service && copied < available) {
-      copy_positions<Element, Key, kCount>(args.kv, shared.tile, copied, available, row_bytes,
+    if (!service && at.copied < available) {
+      copy_positions<Element, Key, kCount>(args.kv, shared.tile, at.copied, available, row_bytes,
                                            memory);
     }
-    copied = available;
-    pass.heads = min(heads_at_once, share.n_heads - h0);
-    const int pass_chunks = min(chunks_at_once, n_chunks - c0);
+    at.copied = available;
+    pass.heads = min(heads_at_once, share.n_heads - at.h0);
+    const int pass_chunks = min(chunks_at_once, n_chunks - at.c0);
     if (!warm_up) {
-      load_pass_queries(args.q + first_value + static_cast<size_t>(h0 * head_dim), pass.heads,
+      load_pass_queries(args.q + first_value + static_cast<size_t>(at.h0 * head_dim), pass.heads,
                         head_dim, shared);
     }
     wait_for_copies();
     __syncthreads();
     // Where the pass begins. A warm-up takes a few positions.
-    const int begin = c0 * kAttentionChunk;
+    const int begin = at.c0 * kAttentionChunk;
     pass.count = min(warm_up ? 5 : pass_chunks * kAttentionChunk, in_use - begin);
     if (!service) {
       score_pass<Element, Key>(pass, keys + begin * head_dim, head_dim, scale, shared);
@@ -506,11 +537,11 @@ __device__ __forceinline__ void decode_item(const AttentionArgs& args, const Sta
 
     const int slot = service ? t - kThreads : own_slot;
     const int in_slot = (max(0, pass.count_of(slot)) + 3) & ~3;
-    const int chunk = slot & (chunks_at_once - 1);
+    const int chunk = pass.chunk_of(slot);
     const bool merges = share.alone || warm_up;
     float* const state =
-        in_slot > 0 ? states.of(args, item.row, share.first_head + h0 + (slot >> pass.chunk_bits),
-                                first + c0 + chunk)
+        in_slot > 0 ? states.of(args, item.row, share.first_head + at.h0 + pass.head_of(slot),
+                                at.first + at.c0 + chunk)
                     : nullptr;
     if (service) {
       serve_pass(slot, in_slot, merges, pass_chunks, state, head_dim, shared);
@@ -524,12 +555,8 @@ __device__ __forceinline__ void decode_item(const AttentionArgs& args, const Sta
     }
     __syncthreads();
     if (merges && t < head_dim) {
-      float o = 0.0f;
-#pragma unroll 1
-      for (int i = 0; i < pass_chunks; ++i) {
-        o = merged(o, shared.a[i], shared.o[i][t], shared.b[i]);
-      }
-      *(warm_up ? shared.discarded + t : args.out + first_value + t) = o / shared.sum;
+      *(warm_up ? shared.discarded + t : args.out + first_value + t) =
+          merge_own(pass_chunks, t, shared);
     }
     if (warm_up) {
       // The same chunks again. What this pass has written is fetched in a second round of copies.
@@ -538,14 +565,7 @@ __device__ __forceinline__ void decode_item(const AttentionArgs& args, const Sta
       if (share.alone) let_next_start();
       continue;
     }
-    c0 += chunks_at_once;
-    if (c0 < n_chunks) continue;
-    c0 = 0;
-    h0 += heads_at_once;
-    if (h0 < share.n_heads) continue;
-    h0 = 0;
-    first += kCount;
-    copied = 0;
+    at.advance(chunks_at_once, n_chunks, heads_at_once, share.n_heads, kCount);
   }
   if (share.alone) return;
   if (!count_last(states.done + item.row * args.kv.kv_heads + share.kv_head, share.workers,

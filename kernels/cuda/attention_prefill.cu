@@ -348,32 +348,43 @@ __device__ __forceinline__ void write_results(const AttentionArgs& args, const Q
   }
 }
 
+// Positions that queries attend to.
+template <class S>
+struct QueryLengths {
+  int own;                // of query lane % kQueries; 0 for a warp that has none
+  int shortest, longest;  // of the warp's queries
+  int block;              // the longest of the block's
+
+  __device__ __forceinline__ QueryLengths(const AttentionArgs& args, const QueryBlock& queries,
+                                          const WarpQueries<S>& warp) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    int last_position = 0;
+    for (int r = 0; r < queries.rows; ++r) {
+      last_position = max(last_position, args.places.position[queries.first_row + r]);
+    }
+    block = last_position + 1;
+    own = warp.used > 0 ? args.places.position[warp.row(queries, lane % S::kQueries)] + 1 : 0;
+    shortest = own;
+    longest = own;
+    for (int width = S::kQueries / 2; width >= 1; width /= 2) {
+      shortest = min(shortest, __shfl_xor_sync(kAllLanes, shortest, width));
+      longest = max(longest, __shfl_xor_sync(kAllLanes, longest, width));
+    }
+  }
+};
+
 // Rows of one sequence.
 template <class S, class Element>
 __device__ void attend(const AttentionArgs& args, const QueryBlock& block, float scale,
                        float* staged, float* queries, float* weights) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int head_dim = args.kv.head_dim;
   const int group = args.heads / args.kv.kv_heads;
   const WarpQueries<S> warp(block, static_cast<int>(threadIdx.x) / 32);
-  const bool works = warp.used > 0;
   queries += warp.first * S::kDims;
   weights += warp.first * S::kWeightStride;
 
-  int last_position = 0;  // of the block
-  for (int r = 0; r < block.rows; ++r) {
-    last_position = max(last_position, args.places.position[block.first_row + r]);
-  }
+  const QueryLengths<S> lengths(args, block, warp);
   const int sequence = args.places.sequence[block.first_row];
-  // Lane i keeps what there is one of for query i % kQueries.
-  const int length = works ? args.places.position[warp.row(block, lane % S::kQueries)] + 1 : 0;
-  int shortest = length;
-  int longest = length;
-  for (int width = S::kQueries / 2; width >= 1; width /= 2) {
-    shortest = min(shortest, __shfl_xor_sync(kAllLanes, shortest, width));
-    longest = max(longest, __shfl_xor_sync(kAllLanes, longest, width));
-  }
-
   const OwnSums<S> own;
   RunningState<S> state;
   const Element* key_pool = static_cast<const Element*>(args.kv.k);
@@ -381,18 +392,18 @@ __device__ void attend(const AttentionArgs& args, const QueryBlock& block, float
   size_t next_tile = args.kv.tile_offset(sequence, 0, block.kv_head);
   KeyStage<S, Element> keys;
   ValueStage<S, Element> values;
-  keys.fetch(key_pool + next_tile, 0, last_position + 1, head_dim);
-  for (int c = 0; c * kAttentionChunk <= last_position; ++c) {
+  keys.fetch(key_pool + next_tile, 0, lengths.block, head_dim);
+  for (int c = 0; c * kAttentionChunk < lengths.block; ++c) {
     const size_t tile = next_tile;
     const int begin = c * kAttentionChunk;
-    const int staged_count = min(kAttentionChunk, last_position + 1 - begin);
-    const int next_count = min(kAttentionChunk, last_position + 1 - begin - kAttentionChunk);
+    const int staged_count = min(kAttentionChunk, lengths.block - begin);
+    const int next_count = min(kAttentionChunk, lengths.block - begin - kAttentionChunk);
     if (next_count > 0) {
       next_tile = args.kv.tile_offset(sequence, begin + kAttentionChunk, block.kv_head);
     }
-    const int count = min(kAttentionChunk, length - begin);  // of the lane's query
-    const int count_all = min(kAttentionChunk, shortest - begin);
-    const int count_any = min(kAttentionChunk, longest - begin);
+    const int count = min(kAttentionChunk, lengths.own - begin);  // of the lane's query
+    const int count_all = min(kAttentionChunk, lengths.shortest - begin);
+    const int count_any = min(kAttentionChunk, lengths.longest - begin);
 
     float score[S::kParts][S::kQueries][S::kPositions];
     score_chunk(keys, values, key_pool + tile, value_pool + tile, staged_count, count_any, head_dim,
@@ -448,7 +459,7 @@ __device__ void attend(const AttentionArgs& args, const QueryBlock& block, float
       state.merge(sums, max, own, count);
     }
   }
-  if (works) write_results(args, block, group, warp, own, state);
+  if (warp.used > 0) write_results(args, block, group, warp, own, state);
 }
 
 // The item of a block, items being sorted by falling length. Blocks go to the SMs in turn: every

@@ -171,6 +171,30 @@ __device__ __forceinline__ void quantise_token(const Input& in, const ColumnShar
   if (lane == 0) shared.s[warp] = factors.s;
 }
 
+// Adds up the sums of a pair and a token from all blocks and stores the result.
+template <class T, class Op>
+__device__ __forceinline__ void store_result(const Op& op, const typename Op::Target& target,
+                                             const SkinnyMemory<T>& memory,
+                                             const SkinnyShared& shared, int own_pair, int token,
+                                             const float (&scale)[2]) {
+  // TileRow: rows of the pair are in neighbouring tiles.
+  const int m = own_pair / 16 * 2;
+  const int at = own_pair % 8 * 16 + token / 2 * 4 + own_pair / 8 % 2 * 2 + token % 2;
+  int a = 0;
+  int b = 0;
+  int sum = 0;
+#pragma unroll
+  for (int from = 0; from < kCluster; ++from) {
+    a += reinterpret_cast<const int*>(memory.sums[from][m])[at];
+    b += reinterpret_cast<const int*>(memory.sums[from][m + 1])[at];
+    sum += shared.sum[token][from];
+  }
+  const float s = shared.s[token];
+  const float r = shared.r[token];
+  op.store(target, static_cast<float>(unscaled(a) - sum) * ((scale[0] / s) * r),
+           static_cast<float>(unscaled(b) - sum) * ((scale[1] / s) * r));
+}
+
 // A cluster's item: the pairs from item * T::kPairs on; this is its block `rank`. kQuads: fours of
 // columns of a token that a lane quantises, at most.
 template <class Op, int kRowTiles, int kQuads>
@@ -252,24 +276,7 @@ __device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int t
   }
   __syncthreads();  // the factors are there
   shared.results.wait();
-  if (!stores) return;
-
-  // TileRow: rows of the pair are in neighbouring tiles.
-  const int m = own_pair / 16 * 2;
-  const int at = own_pair % 8 * 16 + token / 2 * 4 + own_pair / 8 % 2 * 2 + token % 2;
-  int a = 0;
-  int b = 0;
-  int sum = 0;
-#pragma unroll
-  for (int from = 0; from < kCluster; ++from) {
-    a += reinterpret_cast<const int*>(memory.sums[from][m])[at];
-    b += reinterpret_cast<const int*>(memory.sums[from][m + 1])[at];
-    sum += shared.sum[token][from];
-  }
-  const float s = shared.s[token];
-  const float r = shared.r[token];
-  op.store(target, static_cast<float>(unscaled(a) - sum) * ((scale[0] / s) * r),
-           static_cast<float>(unscaled(b) - sum) * ((scale[1] / s) * r));
+  if (stores) store_result(op, target, memory, shared, own_pair, token, scale);
 }
 
 // Cluster i: item i.

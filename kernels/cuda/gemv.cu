@@ -172,12 +172,13 @@ struct WarpWeights {
     }
   }
 
-  // Adds the products with the row's codes; a warm-up, in registers, with zeros: it has no barrier
-  // behind which it could read the codes. kPin: weights are not to be unpacked ahead of the loop,
-  // there are no registers for it.
+  // The products with the row's codes, those of pair i in lane i. A warm-up takes zeros for codes,
+  // where weights are in registers: it has no barrier behind which it could read the codes. kPin:
+  // weights are not to be unpacked ahead of the loop, there are no registers for it.
   template <bool kPin>
   __device__ __forceinline__ void multiply(const uint4* codes, int lane, int n_words, bool warm_up,
-                                           const uint4* shared, RowDot (&dot)[2 * kPairs]) {
+                                           const uint4* shared, int (&own)[2]) {
+    RowDot dot[2 * kPairs];
     if constexpr (kShared) {
       const uint32_t* row = reinterpret_cast<const uint32_t*>(shared);
 #pragma unroll 4
@@ -198,6 +199,11 @@ struct WarpWeights {
           dot[i].add(words[i][j], x);
         }
       }
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * kPairs; ++i) {
+      const int sum = sum_warp(dot[i].sum());
+      if (i / 2 == lane) own[i % 2] = sum;
     }
   }
 };
@@ -285,14 +291,8 @@ __device__ __forceinline__ void short_gemv(const Input& input, const Op& op, int
       continue;
     }
 
-    RowDot dot[2 * kPairs];
-    weights.template multiply<kWarmsUp>(memory, lane, n_words, warm_up, shared_weights, dot);
     int own[2] = {};
-#pragma unroll
-    for (int i = 0; i < 2 * kPairs; ++i) {
-      const int sum = sum_warp(dot[i].sum());
-      if (i / 2 == lane) own[i % 2] = sum;
-    }
+    weights.template multiply<kWarmsUp>(memory, lane, n_words, warm_up, shared_weights, own);
     if (!warm_up) barrier_sync(kServiceBarrier, threads + 32);
     if (!stores) continue;
     const float r = warm_up ? 1.0f : shared.r;
