@@ -234,7 +234,7 @@ struct LaneSums {
         }
       }
       const float4 p = *reinterpret_cast<const float4*>(lane_weights + j);
-      sum = (((sum + p.x) + p.y) + p.z) + p.w;
+      sum = add_in_order(sum, p);
 #pragma unroll
       for (int q = 0; q < S::kQueries; ++q) {
         float w[4];
@@ -391,11 +391,51 @@ __device__ void merge(const TeamMemory<S>* teams, int chunks, bool first_round, 
   }
 }
 
-// Block (r, h, i): row r, kv head h, tile i of its query heads.
+// The context of a block's row: its chunks of keys and values in the cache.
 template <class S, class Element>
-__global__ void __launch_bounds__(S::kTeamThreads* S::kMaxTeams, 1)
-    batch_kernel(AttentionArgs args, int group, int tile_heads, float scale) {
-  extern __shared__ uint4 memory[];  // TeamMemory of every team, RowMemory
+struct RowContext {
+  const KvCache& kv;
+  int kv_head;
+  int head_dim;
+  int sequence;
+  int length;
+
+  __device__ __forceinline__ RowContext(const AttentionArgs& args, const QueryBlock& block)
+      : kv(args.kv),
+        kv_head(block.kv_head),
+        head_dim(S::kExact ? S::kDims : args.kv.head_dim),
+        sequence(args.places.sequence[block.first_row]),
+        length(args.places.position[block.first_row] + 1) {}
+
+  __device__ __forceinline__ int chunks() const {
+    return (length + kAttentionChunk - 1) / kAttentionChunk;
+  }
+  __device__ __forceinline__ size_t tile_of(int chunk) const {
+    return kv.tile_offset(sequence, chunk * kAttentionChunk, kv_head);
+  }
+  __device__ __forceinline__ const Element* keys_at(size_t tile) const {
+    return static_cast<const Element*>(kv.k) + tile;
+  }
+  __device__ __forceinline__ const Element* values_at(size_t tile) const {
+    return static_cast<const Element*>(kv.v) + tile;
+  }
+  __device__ __forceinline__ int count_of(int chunk) const {
+    return min(kAttentionChunk, length - chunk * kAttentionChunk);
+  }
+  // By one thread of a team, `count` positions into the L2 cache.
+  __device__ __forceinline__ void prefetch(size_t tile, int count) const {
+    if (team_thread<S>() != 0) return;
+    const int bytes = count * head_dim * static_cast<int>(sizeof(Element)) / 16 * 16;
+    prefetch_to_l2(keys_at(tile), bytes);
+    prefetch_to_l2(values_at(tile), bytes);
+  }
+};
+
+// Attends to a row's context for the query heads of `block`, by all threads. `memory`: TeamMemory
+// of every team, then RowMemory.
+template <class S, class Element>
+__device__ __forceinline__ void attend_row(const AttentionArgs& args, const QueryBlock& block,
+                                           int group, float scale, uint4* memory) {
   // Where every block has an SM of its own the kernels after this one come later: they would crowd
   // together on the same SMs, and fetch their weights when this one fetches its queries.
   constexpr bool kNextStartsLater = S::kTeam > 1;
@@ -407,32 +447,11 @@ __global__ void __launch_bounds__(S::kTeamThreads* S::kMaxTeams, 1)
   TeamMemory<S>* const all = reinterpret_cast<TeamMemory<S>*>(memory);
   TeamMemory<S>& own = all[team];
   RowMemory<S>& row = *reinterpret_cast<RowMemory<S>*>(all + teams);
+  const RowContext<S, Element> context(args, block);
+  const int head_dim = context.head_dim;
+  const int length = context.length;
+  const int chunks = context.chunks();
 
-  const int head_dim = S::kExact ? S::kDims : args.kv.head_dim;
-  QueryBlock block;
-  block.first_head = static_cast<int>(blockIdx.z) * tile_heads;
-  block.heads = min(tile_heads, group - block.first_head);
-  block.kv_head = static_cast<int>(blockIdx.y);
-  block.first_row = static_cast<int>(blockIdx.x);
-  block.rows = 1;
-  const int sequence = args.places.sequence[block.first_row];
-  const int length = args.places.position[block.first_row] + 1;
-  const int chunks = (length + kAttentionChunk - 1) / kAttentionChunk;
-
-  const auto tile_of = [&](int chunk) {
-    return args.kv.tile_offset(sequence, chunk * kAttentionChunk, block.kv_head);
-  };
-  const auto keys_at = [&](size_t tile) { return static_cast<const Element*>(args.kv.k) + tile; };
-  const auto values_at = [&](size_t tile) { return static_cast<const Element*>(args.kv.v) + tile; };
-  const auto count_of = [&](int chunk) {
-    return min(kAttentionChunk, length - chunk * kAttentionChunk);
-  };
-  const auto prefetch = [&](size_t tile, int count) {
-    if (team_thread<S>() != 0) return;
-    const int bytes = count * head_dim * static_cast<int>(sizeof(Element)) / 16 * 16;
-    prefetch_to_l2(keys_at(tile), bytes);
-    prefetch_to_l2(values_at(tile), bytes);
-  };
   // Of a short context the values need not wait for the keys' place: they take that of a team that
   // has no chunk.
   const bool apart = 2 * chunks <= teams;
@@ -444,20 +463,20 @@ __global__ void __launch_bounds__(S::kTeamThreads* S::kMaxTeams, 1)
   // cache.)
   int earlier = 0;
   if (team < chunks) {
-    tile = tile_of(team);
-    staged = min(S::kStaged, count_of(team));
+    tile = context.tile_of(team);
+    staged = min(S::kStaged, context.count_of(team));
     if (S::kExact) earlier = min(staged, length - 1 - team * kAttentionChunk);
-    prefetch(tile, count_of(team));
-    fetch_keys<S>(keys_at(tile), 0, 0, earlier, head_dim, own.staged);
-    if (apart) fetch_values<S>(values_at(tile), 0, 0, earlier, head_dim, values);
+    context.prefetch(tile, context.count_of(team));
+    fetch_keys<S>(context.keys_at(tile), 0, 0, earlier, head_dim, own.staged);
+    if (apart) fetch_values<S>(context.values_at(tile), 0, 0, earlier, head_dim, values);
   }
   wait_for_previous();
   if (kNextStartsLater) let_next_start();
   if (team < chunks) {
-    fetch_keys<S>(keys_at(tile), 0, earlier, staged, head_dim, own.staged);
+    fetch_keys<S>(context.keys_at(tile), 0, earlier, staged, head_dim, own.staged);
     end_of_copies();  // attend() does not wait for what follows
     if (apart) {
-      fetch_values<S>(values_at(tile), 0, earlier, staged, head_dim, values);
+      fetch_values<S>(context.values_at(tile), 0, earlier, staged, head_dim, values);
       pad_values<S, Element>(staged, values);
     }
     end_of_copies();
@@ -469,10 +488,10 @@ __global__ void __launch_bounds__(S::kTeamThreads* S::kMaxTeams, 1)
   for (int first = 0; first < chunks; first += teams) {
     const int chunk = first + team;
     const int next = chunk + teams;
-    if (next < chunks) prefetch(tile_of(next), count_of(next));
+    if (next < chunks) context.prefetch(context.tile_of(next), context.count_of(next));
     if (chunk < chunks) {
-      attend<S>(keys_at(tile), values_at(tile), count_of(chunk), head_dim, scale, row.queries, own,
-                values);
+      attend<S>(context.keys_at(tile), context.values_at(tile), context.count_of(chunk), head_dim,
+                scale, row.queries, own, values);
     }
     __syncthreads();  // the states of the round are there
     const bool last = first + teams >= chunks;
@@ -487,12 +506,27 @@ __global__ void __launch_bounds__(S::kTeamThreads* S::kMaxTeams, 1)
     if (last) break;
     __syncthreads();  // the states may be overwritten
     if (next < chunks) {
-      tile = tile_of(next);
-      fetch_keys<S>(keys_at(tile), 0, 0, min(S::kStaged, count_of(next)), head_dim, own.staged);
+      tile = context.tile_of(next);
+      fetch_keys<S>(context.keys_at(tile), 0, 0, min(S::kStaged, context.count_of(next)), head_dim,
+                    own.staged);
       end_of_copies();
       end_of_copies();  // no values
     }
   }
+}
+
+// Block (r, h, i): row r, kv head h, tile i of its query heads.
+template <class S, class Element>
+__global__ void __launch_bounds__(S::kTeamThreads* S::kMaxTeams, 1)
+    batch_kernel(AttentionArgs args, int group, int tile_heads, float scale) {
+  extern __shared__ uint4 memory[];
+  QueryBlock block;
+  block.first_head = static_cast<int>(blockIdx.z) * tile_heads;
+  block.heads = min(tile_heads, group - block.first_head);
+  block.kv_head = static_cast<int>(blockIdx.y);
+  block.first_row = static_cast<int>(blockIdx.x);
+  block.rows = 1;
+  attend_row<S, Element>(args, block, group, scale, memory);
 }
 
 template <class Element, int kDims>

@@ -1,12 +1,15 @@
-// What a warp does with a chunk of keys and values in the attention of many rows
-// (attention_prefill.cu) and of many sequences (attention_batch.cu): it scores kQueries queries, a
-// lane at positions lane, lane + 32, ..., and makes their softmax weights. Both then turn to sums
-// over positions, each in its own way.
+// What the attention kernels share about a chunk of keys and values: elements of the cache, sums
+// over its positions, the merge of its state with those before (all of them); and how a warp scores
+// kQueries queries, a lane at positions lane, lane + 32, ..., and makes their softmax weights
+// (attention_prefill.cu and attention_batch.cu; attention_decode.cu shares a score among eight
+// lanes).
 //
 // canonical_sum adds dimensions that are far apart first. Queries are stored with their dimensions
 // in bit-reversed order: then its tree adds neighbours, and any aligned group of 2^n stored values
 // is a subtree.
 #pragma once
+
+#include <cuda_fp16.h>
 
 #include "kernels/cuda/reduce.cuh"
 
@@ -23,6 +26,15 @@ struct ChunkShape {
   static constexpr int kPositions = kStaged / 32;
   static constexpr int kParts = kAttentionChunk / kStaged;
 };
+
+// An element of the cache, exactly.
+__device__ inline float widened(float value) { return value; }
+__device__ inline float widened(uint16_t value) { return __half2float(__ushort_as_half(value)); }
+
+// A sum of weights with those of the next four positions, in ascending order.
+__device__ __forceinline__ float add_in_order(float sum, float4 weights) {
+  return (((sum + weights.x) + weights.y) + weights.z) + weights.w;
+}
 
 template <int kBits>
 __device__ constexpr int reverse_bits(int value) {

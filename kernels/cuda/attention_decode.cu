@@ -11,6 +11,7 @@
 // has ended; then, as those of gemv.cu, a block warms up.
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/attention_chunk.cuh"
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/copy.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -69,12 +70,6 @@ __device__ __forceinline__ float fold_products(const Product& product, int d) {
   }
 }
 
-// An element of the cache, exactly.
-__device__ inline float widen_element(float value) { return value; }
-__device__ inline float widen_element(uint16_t value) {
-  return __half2float(__ushort_as_half(value));
-}
-
 // How the keys of a position lie in shared memory, and what a lane of the eight that share a score
 // takes of them. kExact: the head has exactly kDims dimensions; each lane's are contiguous in the
 // cache (key_index()), and 16 bytes of all lanes lie side by side here.
@@ -112,13 +107,13 @@ struct KeyRow {
         const Element* elements = reinterpret_cast<const Element*>(&word);
         constexpr int kPerLoad = 16 / sizeof(Element);
 #pragma unroll
-        for (int j = 0; j < kPerLoad; ++j) k[i * kPerLoad + j] = widen_element(elements[j]);
+        for (int j = 0; j < kPerLoad; ++j) k[i * kPerLoad + j] = widened(elements[j]);
       }
     } else {
 #pragma unroll
       for (int m = 0; m < kLane; ++m) {
         const int d = lane + kScoreLanes * m;
-        k[m] = d < head_dim ? widen_element(keys[key_index(0, d, head_dim)]) : 0.0f;
+        k[m] = d < head_dim ? widened(keys[key_index(0, d, head_dim)]) : 0.0f;
       }
     }
     return fold_products<1, kLane>([&](int m) { return q[m] * k[m]; }, 0);
@@ -155,35 +150,27 @@ __device__ inline float sum_of_weights(const float* p, int count) {
   float sum = 0.0f;
 #pragma unroll 2
   for (int j = 0; j < count; j += 4) {
-    const float4 weights = *reinterpret_cast<const float4*>(p + j);
-    sum += weights.x;
-    sum += weights.y;
-    sum += weights.z;
-    sum += weights.w;
+    sum = add_in_order(sum, *reinterpret_cast<const float4*>(p + j));
   }
   return sum;
 }
 
 // Factors of the merge of up to 32 chunks, lane c for chunk c; absent ones have max = -infinity.
 // `running` is the maximum of the chunks before and becomes that of all.
-struct PrefixFactors {
-  float a, b;
-
-  __device__ PrefixFactors(float max, float& running) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    // M' is a prefix maximum, so that the factors of all chunks are found at once.
-    float prefix = fmaxf(max, running);
-    for (int width = 1; width < 32; width *= 2) {
-      const float other = __shfl_up_sync(kAllLanes, prefix, width);
-      if (lane >= width) prefix = fmaxf(prefix, other);
-    }
-    float before = __shfl_up_sync(kAllLanes, prefix, 1);
-    if (lane == 0) before = running;
-    a = canonical_exp(before - prefix);
-    b = canonical_exp(max - prefix);
-    running = __shfl_sync(kAllLanes, prefix, 31);
+__device__ __forceinline__ MergeFactors prefix_factors(float max, float& running) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // M' is a prefix maximum, so that the factors of all chunks are found at once.
+  float prefix = fmaxf(max, running);
+  for (int width = 1; width < 32; width *= 2) {
+    const float other = __shfl_up_sync(kAllLanes, prefix, width);
+    if (lane >= width) prefix = fmaxf(prefix, other);
   }
-};
+  float before = __shfl_up_sync(kAllLanes, prefix, 1);
+  if (lane == 0) before = running;
+  const MergeFactors factors(before, max);
+  running = __shfl_sync(kAllLanes, prefix, 31);
+  return factors;
+}
 
 // The first chunk of a row meets an empty state: sum and o are 0, a = 0 and b = 1, which leaves
 // its own state, exactly.
@@ -229,7 +216,7 @@ __device__ void merge_states(const AttentionArgs& args, const States& states, in
 #pragma unroll 1
         for (int c = t % 32; c - t % 32 < count; c += 32) {
           const float* state = head_states + min(c, count - 1) * states.size + head_dim;
-          const PrefixFactors merge(c < count ? state[0] : -INFINITY, running);
+          const MergeFactors merge = prefix_factors(c < count ? state[0] : -INFINITY, running);
           if (c < count) {
             factors[t / 32 * tile + c] = {merge.a, merge.b, state[1] * merge.b, 0.0f};
           }
@@ -243,8 +230,8 @@ __device__ void merge_states(const AttentionArgs& args, const States& states, in
           const float4 factor = factors[h * tile + c];
           const float2 v = *reinterpret_cast<const float2*>(own + c * states.size);
           sum = fmaf(sum, factor.x, factor.z);
-          o.x = fmaf(o.x, factor.x, v.x * factor.y);
-          o.y = fmaf(o.y, factor.x, v.y * factor.y);
+          o.x = merged(o.x, factor.x, v.x, factor.y);
+          o.y = merged(o.y, factor.x, v.y, factor.y);
         }
       }
       __syncthreads();
@@ -259,186 +246,305 @@ __device__ void merge_states(const AttentionArgs& args, const States& states, in
   }
 }
 
+// The work of a block: number `block` of the `blocks` of row `row`.
+struct DecodeItem {
+  int row, block, blocks;
+};
+
+// What of a row's context and heads an item takes, by the row's position. A short context is
+// `alone`: one item makes it from end to end for one head. Of a long one `workers` items of a kv
+// head take a run of chunks each for all heads of its group.
+struct DecodeShare {
+  int sequence, position, chunks;
+  bool alone;
+  int workers, worker;
+  int kv_head, first_head, n_heads;
+  int begin_chunk, end_chunk;
+
+  __device__ __forceinline__ DecodeShare(const AttentionArgs& args, const DecodeItem& item,
+                                         int group, int slots)
+      // Places are inputs of the step, written before its first kernel starts.
+      : sequence(args.places.sequence[item.row]), position(args.places.position[item.row]) {
+    chunks = position / kAttentionChunk + 1;
+    alone = chunks <= slots;
+    workers = alone ? 1 : min(item.blocks / args.kv.kv_heads, chunks);
+    kv_head = alone ? item.block / group : item.block % args.kv.kv_heads;
+    worker = alone ? 0 : item.block / args.kv.kv_heads;
+    first_head = alone ? item.block : kv_head * group;
+    n_heads = alone ? 1 : group;
+    begin_chunk = chunks * worker / workers;
+    end_chunk = chunks * (worker + 1) / workers;
+  }
+  __device__ __forceinline__ bool is_empty(const AttentionArgs& args) const {
+    return first_head >= args.heads || worker >= workers;
+  }
+};
+
+// A pass over slots, each a chunk of one head: `heads` heads, and of each up to 1 << chunk_bits
+// chunks; slot = head << chunk_bits | chunk.
+struct SlotPass {
+  int heads, chunk_bits;
+  int count;  // positions of each head
+
+  __device__ __forceinline__ int chunk_of(int slot) const { return slot & ((1 << chunk_bits) - 1); }
+  __device__ __forceinline__ int head_of(int slot) const { return slot >> chunk_bits; }
+
+  // Positions of a slot; not positive where it has none.
+  __device__ __forceinline__ int count_of(int slot) const {
+    return head_of(slot) < heads ? min(kAttentionChunk, count - chunk_of(slot) * kAttentionChunk)
+                                 : 0;
+  }
+};
+
+// Where an item stands: at the chunks from c0 on of up to kCount whose keys and values are in
+// shared memory, from chunk `first` on, for the heads from h0 on.
+struct Cursor {
+  int first;
+  int tiles_from = -1;  // the first chunk that shared.tile is filled for
+  int copied = 0;       // positions whose keys and values are fetched
+  int c0 = 0;
+  int h0 = 0;
+
+  // To the next pass: `chunks` of n_chunks, `heads` of n_heads, `slots` chunks in shared memory.
+  __device__ __forceinline__ void advance(int chunks, int n_chunks, int heads, int n_heads,
+                                          int slots) {
+    c0 += chunks;
+    if (c0 < n_chunks) return;
+    c0 = 0;
+    h0 += heads;
+    if (h0 < n_heads) return;
+    h0 = 0;
+    first += slots;
+    copied = 0;
+  }
+};
+
+// Copies the keys and values of positions copied .. available - 1 of the chunks whose tiles are in
+// `tiles`, by whole 16-byte words: keys to `memory`, values kCount chunks behind them.
+template <class Element, class Key, int kCount>
+__device__ __forceinline__ void copy_positions(const KvCache& kv, const size_t* tiles, int copied,
+                                               int available, int row_bytes, uint4* memory) {
+  const int tile_words = kAttentionChunk * row_bytes / 16;
+#pragma unroll 1
+  for (int c = copied / kAttentionChunk; c * kAttentionChunk < available; ++c) {
+    const size_t tile = tiles[c];
+    const auto words_of = [&](const void* pool) {
+      return reinterpret_cast<const uint4*>(static_cast<const Element*>(pool) + tile);
+    };
+    const int end = min(kAttentionChunk, available - c * kAttentionChunk) * row_bytes;
+    int word =
+        max(0, copied - c * kAttentionChunk) * row_bytes / 16 + static_cast<int>(threadIdx.x);
+#pragma unroll 1
+    for (; 16 * word < end; word += kThreads) {
+      copy_async(memory + c * tile_words + Key::staged_word(word), words_of(kv.k) + word);
+      copy_async(memory + (kCount + c) * tile_words + word, words_of(kv.v) + word);
+    }
+  }
+}
+
+// The pass's queries, by the whole block; `q`: of its first head.
+template <int kDims, int kCount>
+__device__ __forceinline__ void load_pass_queries(const float* q, int heads, int head_dim,
+                                                  DecodeShared<kDims, kCount>& shared) {
+  for (int i = static_cast<int>(threadIdx.x); i < heads * kDims; i += kThreads + 32) {
+    const int d = i % kDims;
+    float* to = reinterpret_cast<float*>(shared.q[i / kDims]);
+    to[d / kScoreLanes / 4 * kScoreLanes * 4 + d % kScoreLanes * 4 + d / kScoreLanes % 4] =
+        d < head_dim ? q[i / kDims * head_dim + d] : 0.0f;
+  }
+}
+
+// Scores of a pass from the keys of its first position on, by all threads but the service warp.
+template <class Element, class Key, int kDims, int kCount>
+__device__ __forceinline__ void score_pass(const SlotPass& pass, const Element* keys, int head_dim,
+                                           float scale, DecodeShared<kDims, kCount>& shared) {
+  const int t = static_cast<int>(threadIdx.x);
+  const int lane = t % kScoreLanes;
+#pragma unroll 1
+  for (int h = 0; h < pass.heads; ++h) {
+    float q[Key::kLane];
+    Key::load_query(shared.q[h], lane, q);
+#pragma unroll 2
+    for (int p = t / kScoreLanes; p - t / kScoreLanes < pass.count; p += kPositions) {
+      float score = Key::dot(keys + p * head_dim, lane, head_dim, q);
+      for (int width = kScoreLanes / 2; width >= 1; width /= 2) {
+        score += __shfl_xor_sync(kAllLanes, score, width);
+      }
+      if (lane == 0) {
+        shared.p[(h << pass.chunk_bits) + p / kAttentionChunk][p % kAttentionChunk] =
+            (score + 0.0f) * scale;
+      }
+    }
+  }
+}
+
+// Softmax weights of a slot with `count` positions, by a warp.
+template <int kDims, int kCount>
+__device__ __forceinline__ void weigh_slot(int slot, int count,
+                                           DecodeShared<kDims, kCount>& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float* p = shared.p[slot];
+  const float low = lane < count ? p[lane] : -INFINITY;
+  const float high = lane + 32 < count ? p[lane + 32] : -INFINITY;
+  const float max = max_warp(fmaxf(low, high));
+  p[lane] = canonical_exp(low - max);
+  p[lane + 32] = canonical_exp(high - max);
+  if (lane == 0) shared.max[slot] = max;
+}
+
+// The service warp's part of a pass, lane i for slot i: the maximum and the sum of the weights of
+// the slot's `count` positions (a multiple of 4), into its state, or, where the block merges its
+// chunks itself, into the merge's factors.
+template <int kDims, int kCount>
+__device__ __forceinline__ void serve_pass(int slot, int count, bool merges, int chunks,
+                                           float* state, int head_dim,
+                                           DecodeShared<kDims, kCount>& shared) {
+  float max = -INFINITY;
+  float chunk_sum = 0.0f;
+  if (count > 0) {
+    max = shared.max[slot];
+    chunk_sum = sum_of_weights(shared.p[slot], count);
+  }
+  if (merges) {
+    float running = kEmpty;
+    const MergeFactors factors = prefix_factors(max, running);
+    if (slot < kCount) {
+      shared.a[slot] = factors.a;
+      shared.b[slot] = factors.b;
+    }
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int i = 0; i < chunks; ++i) {
+      sum = fmaf(sum, __shfl_sync(kAllLanes, factors.a, i),
+                 __shfl_sync(kAllLanes, chunk_sum * factors.b, i));
+    }
+    if (slot == 0) shared.sum = sum;
+  } else if (count > 0) {
+    state[head_dim] = max;
+    state[head_dim + 1] = chunk_sum;
+  }
+}
+
+// Dimension d of the result of `chunks` chunks that the block merges itself.
+template <int kDims, int kCount>
+__device__ __forceinline__ float merge_own(int chunks, int d,
+                                           const DecodeShared<kDims, kCount>& shared) {
+  float o = 0.0f;
+#pragma unroll 1
+  for (int i = 0; i < chunks; ++i) o = merged(o, shared.a[i], shared.o[i][d], shared.b[i]);
+  return o / shared.sum;
+}
+
+// Counts the block as done. Every block has written its states before that (fence, then the
+// counter); the block that counts last, which alone gets true, therefore sees all of them (counter,
+// then fence).
+template <int kDims, int kCount>
+__device__ __forceinline__ bool count_last(int32_t* done, int workers,
+                                           DecodeShared<kDims, kCount>& shared) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    shared.last = atomicAdd(done, 1) == workers - 1;
+    if (shared.last) *done = 0;
+  }
+  __syncthreads();
+  if (!shared.last) return false;
+  __threadfence();
+  return true;
+}
+
+// An item of a row. `memory`: keys, then values, [kCount, 64, head_dim] each.
 template <class Element, int kDims, bool kExact, int kCount>
-__global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
-    decode_kernel(AttentionArgs args, States states, int group, float scale) {
+__device__ __forceinline__ void decode_item(const AttentionArgs& args, const States& states,
+                                            int group, float scale, const DecodeItem& item,
+                                            uint4* memory) {
   using Key = KeyRow<Element, kDims, kExact>;
   constexpr int kPerSlot = kThreads / kCount;  // threads that sum a slot's values
-  extern __shared__ uint4 memory[];            // keys, then values: [kCount, 64, head_dim] each
   __shared__ DecodeShared<kDims, kCount> shared;
   const int t = static_cast<int>(threadIdx.x);
   const bool service = t >= kThreads;
   const int head_dim = kExact ? kDims : args.kv.head_dim;
-  const int block = static_cast<int>(blockIdx.x);
-  const int row = static_cast<int>(blockIdx.y);
-
-  // Places are inputs of the step, written before its first kernel starts.
-  const int sequence = args.places.sequence[row];
-  const int position = args.places.position[row];
-  const int chunks = position / kAttentionChunk + 1;
-  const bool alone = chunks <= kCount;
-  const int workers = alone ? 1 : min(static_cast<int>(gridDim.x) / args.kv.kv_heads, chunks);
-  const int kv_head = alone ? block / group : block % args.kv.kv_heads;
-  const int worker = alone ? 0 : block / args.kv.kv_heads;
-  const int first_head = alone ? block : kv_head * group;
-  const int n_heads = alone ? 1 : group;
-  if (first_head >= args.heads || worker >= workers) return;
+  const DecodeShare share(args, item, group, kCount);
+  if (share.is_empty(args)) return;
   // Blocks of the next kernel that come while SMs are still leaving the kernel before this one
   // crowd on those that are free, two on one, and leave no registers there for the kernel after
   // them. So they come later, unless this kernel needs all SMs itself.
-  if (!alone) let_next_start();
-  const int begin_chunk = chunks * worker / workers;
-  const int end_chunk = chunks * (worker + 1) / workers;
+  if (!share.alone) let_next_start();
   // Keys and values from `fresh` on are written by this pass, those before by earlier ones.
-  int fresh = position;
+  int fresh = share.position;
 #pragma unroll 1
   for (int r = 0; r < args.rows; ++r) {
-    if (args.places.sequence[r] == sequence) fresh = min(fresh, args.places.position[r]);
+    if (args.places.sequence[r] == share.sequence) fresh = min(fresh, args.places.position[r]);
   }
 
-  const int lane = t % kScoreLanes;
   const int own_slot = t / kPerSlot;  // whose values the thread sums
   const int own_d = t % kPerSlot * 2;
   const int row_bytes = head_dim * static_cast<int>(sizeof(Element));
   const int tile_words = kAttentionChunk * row_bytes / 16;
   const Element* keys = reinterpret_cast<const Element*>(memory);
   Element* values = reinterpret_cast<Element*>(memory + kCount * tile_words);
-  const size_t first_value = (static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
-                              static_cast<size_t>(first_head)) *
+  const size_t first_value = (static_cast<size_t>(item.row) * static_cast<size_t>(args.heads) +
+                              static_cast<size_t>(share.first_head)) *
                              static_cast<size_t>(head_dim);
   // A pass has kCount slots: heads_at_once heads, and of each a power of two of chunks (kCount is
-  // one), slot = head * chunks_at_once + chunk.
-  const int heads_at_once = min(n_heads, kCount);
-  const int chunk_bits = 31 - __clz(kCount / heads_at_once);
-  const int chunks_at_once = 1 << chunk_bits;
+  // one).
+  const int heads_at_once = min(share.n_heads, kCount);
+  SlotPass pass;
+  pass.chunk_bits = 31 - __clz(kCount / heads_at_once);
+  const int chunks_at_once = 1 << pass.chunk_bits;
 
   bool warm_up = kStartsEarly;
-  int first = begin_chunk;  // of up to kCount chunks whose keys and values are in shared memory
-  int tiles_from = -1;      // the one that shared.tile is filled for
-  int copied = 0;           // positions whose keys and values are fetched
-  int c0 = 0;               // the pass: chunks from first + c0, heads from h0
-  int h0 = 0;
+  Cursor at{share.begin_chunk};
 #pragma unroll 1
-  while (first < end_chunk) {
-    const int n_chunks = min(kCount, end_chunk - first);
-    const int first_position = first * kAttentionChunk;
-    const int in_use = min(n_chunks * kAttentionChunk, position + 1 - first_position);
-    if (tiles_from != first) {
-      tiles_from = first;
+  while (at.first < share.end_chunk) {
+    const int n_chunks = min(kCount, share.end_chunk - at.first);
+    const int first_position = at.first * kAttentionChunk;
+    const int in_use = min(n_chunks * kAttentionChunk, share.position + 1 - first_position);
+    if (at.tiles_from != at.first) {
+      at.tiles_from = at.first;
       if (t < n_chunks) {
-        shared.tile[t] =
-            args.kv.tile_offset(sequence, first_position + t * kAttentionChunk, kv_head);
+        shared.tile[t] = args.kv.tile_offset(share.sequence, first_position + t * kAttentionChunk,
+                                             share.kv_head);
       }
       __syncthreads();
     }
-    // By whole 16-byte words.
     const int available = warm_up ? min(in_use, max(0, fresh - first_position)) : in_use;
-    if (!service && copied < available) {
-#pragma unroll 1
-      for (int c = copied / kAttentionChunk; c * kAttentionChunk < available; ++c) {
-        const size_t tile = shared.tile[c];
-        const auto words_of = [&](const void* pool) {
-          return reinterpret_cast<const uint4*>(static_cast<const Element*>(pool) + tile);
-        };
-        const int end = min(kAttentionChunk, available - c * kAttentionChunk) * row_bytes;
-        int word = max(0, copied - c * kAttentionChunk) * row_bytes / 16 + t;
-#pragma unroll 1
-        for (; 16 * word < end; word += kThreads) {
-          copy_async(memory + c * tile_words + Key::staged_word(word), words_of(args.kv.k) + word);
-          copy_async(memory + (kCount + c) * tile_words + word, words_of(args.kv.v) + word);
-        }
-      }
+    if (!service && at.copied < available) {
+      copy_positions<Element, Key, kCount>(args.kv, shared.tile, at.copied, available, row_bytes,
+                                           memory);
     }
-    copied = available;
-    const int pass_heads = min(heads_at_once, n_heads - h0);
-    const int pass_chunks = min(chunks_at_once, n_chunks - c0);
+    at.copied = available;
+    pass.heads = min(heads_at_once, share.n_heads - at.h0);
+    const int pass_chunks = min(chunks_at_once, n_chunks - at.c0);
     if (!warm_up) {
-      for (int i = t; i < pass_heads * kDims; i += kThreads + 32) {
-        const int d = i % kDims;
-        float* q = reinterpret_cast<float*>(shared.q[i / kDims]);
-        q[d / kScoreLanes / 4 * kScoreLanes * 4 + d % kScoreLanes * 4 + d / kScoreLanes % 4] =
-            d < head_dim
-                ? args.q[first_value + static_cast<size_t>((h0 + i / kDims) * head_dim + d)]
-                : 0.0f;
-      }
+      load_pass_queries(args.q + first_value + static_cast<size_t>(at.h0 * head_dim), pass.heads,
+                        head_dim, shared);
     }
     wait_for_copies();
     __syncthreads();
-    // Positions of the pass, and where it begins. A warm-up takes a few.
-    const int begin = c0 * kAttentionChunk;
-    const int count = min(warm_up ? 5 : pass_chunks * kAttentionChunk, in_use - begin);
+    // Where the pass begins. A warm-up takes a few positions.
+    const int begin = at.c0 * kAttentionChunk;
+    pass.count = min(warm_up ? 5 : pass_chunks * kAttentionChunk, in_use - begin);
     if (!service) {
-#pragma unroll 1
-      for (int h = 0; h < pass_heads; ++h) {
-        float q[Key::kLane];
-        Key::load_query(shared.q[h], lane, q);
-#pragma unroll 2
-        for (int p = t / kScoreLanes; p - t / kScoreLanes < count; p += kPositions) {
-          float score = Key::dot(keys + (begin + p) * head_dim, lane, head_dim, q);
-          for (int width = kScoreLanes / 2; width >= 1; width /= 2) {
-            score += __shfl_xor_sync(kAllLanes, score, width);
-          }
-          if (lane == 0) {
-            shared.p[(h << chunk_bits) + p / kAttentionChunk][p % kAttentionChunk] =
-                (score + 0.0f) * scale;
-          }
-        }
-      }
+      score_pass<Element, Key>(pass, keys + begin * head_dim, head_dim, scale, shared);
       // Values are summed by fours.
       for (int i = t; i < (-in_use & 3) * head_dim; i += kThreads)
         values[in_use * head_dim + i] = 0;
     }
     __syncthreads();
-    // Positions of the slot of a warp, a lane, a thread.
-    const auto count_of = [&](int slot) {
-      return slot >> chunk_bits < pass_heads
-                 ? min(kAttentionChunk, count - (slot & (chunks_at_once - 1)) * kAttentionChunk)
-                 : 0;
-    };
-    if (count_of(t / 32) > 0) {
-      const int in_slot = count_of(t / 32);
-      float* p = shared.p[t / 32];
-      const float low = t % 32 < in_slot ? p[t % 32] : -INFINITY;
-      const float high = t % 32 + 32 < in_slot ? p[t % 32 + 32] : -INFINITY;
-      const float max = max_warp(fmaxf(low, high));
-      p[t % 32] = canonical_exp(low - max);
-      p[t % 32 + 32] = canonical_exp(high - max);
-      if (t % 32 == 0) shared.max[t / 32] = max;
-    }
+    if (pass.count_of(t / 32) > 0) weigh_slot(t / 32, pass.count_of(t / 32), shared);
     __syncthreads();
 
     const int slot = service ? t - kThreads : own_slot;
-    const int in_slot = (max(0, count_of(slot)) + 3) & ~3;
-    const int chunk = slot & (chunks_at_once - 1);
-    const bool merges = alone || warm_up;
-    float* const state = in_slot > 0 ? states.of(args, row, first_head + h0 + (slot >> chunk_bits),
-                                                 first + c0 + chunk)
-                                     : nullptr;
+    const int in_slot = (max(0, pass.count_of(slot)) + 3) & ~3;
+    const int chunk = pass.chunk_of(slot);
+    const bool merges = share.alone || warm_up;
+    float* const state =
+        in_slot > 0 ? states.of(args, item.row, share.first_head + at.h0 + pass.head_of(slot),
+                                at.first + at.c0 + chunk)
+                    : nullptr;
     if (service) {
-      float max = -INFINITY;
-      float chunk_sum = 0.0f;
-      if (in_slot > 0) {
-        max = shared.max[slot];
-        chunk_sum = sum_of_weights(shared.p[slot], in_slot);
-      }
-      if (merges) {
-        float running = kEmpty;
-        const PrefixFactors factors(max, running);
-        if (slot < kCount) {
-          shared.a[slot] = factors.a;
-          shared.b[slot] = factors.b;
-        }
-        float sum = 0.0f;
-#pragma unroll 1
-        for (int i = 0; i < pass_chunks; ++i) {
-          sum = fmaf(sum, __shfl_sync(kAllLanes, factors.a, i),
-                     __shfl_sync(kAllLanes, chunk_sum * factors.b, i));
-        }
-        if (slot == 0) shared.sum = sum;
-      } else if (in_slot > 0) {
-        state[head_dim] = max;
-        state[head_dim + 1] = chunk_sum;
-      }
+      serve_pass(slot, in_slot, merges, pass_chunks, state, head_dim, shared);
     } else if (in_slot > 0 && own_d < head_dim) {
       const float2 o = weighted_values(
           shared.p[slot], values + (begin + chunk * kAttentionChunk) * head_dim + own_d, head_dim,
@@ -449,45 +555,35 @@ __global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
     }
     __syncthreads();
     if (merges && t < head_dim) {
-      float merged = 0.0f;
-#pragma unroll 1
-      for (int i = 0; i < pass_chunks; ++i) {
-        merged = fmaf(merged, shared.a[i], shared.o[i][t] * shared.b[i]);
-      }
-      *(warm_up ? shared.discarded + t : args.out + first_value + t) = merged / shared.sum;
+      *(warm_up ? shared.discarded + t : args.out + first_value + t) =
+          merge_own(pass_chunks, t, shared);
     }
     if (warm_up) {
       // The same chunks again. What this pass has written is fetched in a second round of copies.
       warm_up = false;
       wait_for_previous();
-      if (alone) let_next_start();
+      if (share.alone) let_next_start();
       continue;
     }
-    c0 += chunks_at_once;
-    if (c0 < n_chunks) continue;
-    c0 = 0;
-    h0 += heads_at_once;
-    if (h0 < n_heads) continue;
-    h0 = 0;
-    first += kCount;
-    copied = 0;
+    at.advance(chunks_at_once, n_chunks, heads_at_once, share.n_heads, kCount);
   }
-  if (alone) return;
-
-  // Every block has written its states before it counts itself done (fence, then the counter); the
-  // block that counts last therefore sees all of them (counter, then fence).
-  __threadfence();
-  __syncthreads();
-  if (t == 0) {
-    int32_t* done = states.done + row * args.kv.kv_heads + kv_head;
-    shared.last = atomicAdd(done, 1) == workers - 1;
-    if (shared.last) *done = 0;
+  if (share.alone) return;
+  if (!count_last(states.done + item.row * args.kv.kv_heads + share.kv_head, share.workers,
+                  shared)) {
+    return;
   }
-  __syncthreads();
-  if (!shared.last) return;
-  __threadfence();
-  merge_states<kDims>(args, states, row, first_head, group, chunks, memory,
+  merge_states<kDims>(args, states, item.row, share.first_head, group, share.chunks, memory,
                       2 * kCount * tile_words * 16);
+}
+
+// Block (i, r): item i of row r.
+template <class Element, int kDims, bool kExact, int kCount>
+__global__ void __launch_bounds__(kThreads + 32, kDims <= 128 ? 3 : 1)
+    decode_kernel(AttentionArgs args, States states, int group, float scale) {
+  extern __shared__ uint4 memory[];
+  const DecodeItem item{static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x),
+                        static_cast<int>(gridDim.x)};
+  decode_item<Element, kDims, kExact, kCount>(args, states, group, scale, item, memory);
 }
 
 // The instance for plan.slots slots: kCount, or half, a quarter, ... of it.

@@ -44,9 +44,6 @@ __device__ inline float& component(float4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-__device__ inline float widened(float value) { return value; }
-__device__ inline float widened(uint16_t value) { return __half2float(__ushort_as_half(value)); }
-
 // Four neighbouring elements in one load.
 template <class Element>
 struct FourOf;
@@ -58,8 +55,8 @@ template <>
 struct FourOf<uint16_t> {
   using Type = uint2;
 };
-__device__ inline float4 widened(float4 four) { return four; }
-__device__ inline float4 widened(uint2 four) {
+__device__ inline float4 widened_four(float4 four) { return four; }
+__device__ inline float4 widened_four(uint2 four) {
   const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&four.x));
   const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&four.y));
   return make_float4(low.x, low.y, high.x, high.y);
@@ -116,7 +113,7 @@ struct KeyStage {
       float values[kLaneDims];
 #pragma unroll
       for (int m = 0; m < kLaneDims; m += 4) {
-        const float4 four = widened(fours[n][m / 4]);
+        const float4 four = widened_four(fours[n][m / 4]);
         values[m] = four.x;
         values[m + 1] = four.y;
         values[m + 2] = four.z;
@@ -165,7 +162,7 @@ struct ValueStage {
 #pragma unroll
     for (int n = 0; n < kItems; ++n) {
       reinterpret_cast<float4*>(staged)[static_cast<int>(threadIdx.x) + n * S::kThreads] =
-          widened(fours[n]);
+          widened_four(fours[n]);
     }
   }
 };
@@ -214,7 +211,7 @@ struct ChunkSums {
   // Positions j .. j + 3, j a multiple of 4.
   __device__ __forceinline__ void add_four(int j, const float4 (&values)[4][S::kFours]) {
     const float4 p = *reinterpret_cast<const float4*>(lane_weights + j);
-    sum = (((sum + p.x) + p.y) + p.z) + p.w;
+    sum = add_in_order(sum, p);
 #pragma unroll
     for (int q = 0; q < S::kOwn; ++q) {
       const float4 w = *reinterpret_cast<const float4*>(own_weights + q * S::kWeightStride + j);
@@ -246,78 +243,171 @@ struct WarpQueries {
   }
 };
 
+// Scores of a chunk for a warp's queries, of which each lane keeps those of its positions. `keys`
+// holds the chunk's first keys; the first values are on their way into `values` when this returns.
+// `staged_count`: the chunk's positions in use; `count_any`: those that a query of the warp
+// reaches.
+template <class S, class Element>
+__device__ __forceinline__ void score_chunk(KeyStage<S, Element>& keys,
+                                            ValueStage<S, Element>& values, const Element* key_tile,
+                                            const Element* value_tile, int staged_count,
+                                            int count_any, int head_dim, const float* queries,
+                                            float* staged,
+                                            float (&score)[S::kParts][S::kQueries][S::kPositions]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int part = 0; part < S::kParts; ++part) {
+    __syncthreads();  // everyone is done with what was staged before
+    keys.store(key_tile, part * S::kStaged, staged_count, head_dim, staged);
+    if (part + 1 < S::kParts) {
+      keys.fetch(key_tile, (part + 1) * S::kStaged, staged_count, head_dim);
+    } else {
+      values.fetch(value_tile, 0, staged_count, head_dim);
+    }
+    __syncthreads();
+    if (count_any > part * S::kStaged) {
+      constexpr int kGroup = 32;
+      const auto keys_of = [&](int n) {
+        const float* from = staged + lane * S::kKeyStride + n * kGroup;
+        return [from](int p, int i) {
+          return *reinterpret_cast<const float4*>(from + p * 32 * S::kKeyStride + i);
+        };
+      };
+      dot_products<S, kGroup>(queries, keys_of, score[part]);
+    }
+  }
+}
+
+// The state of the chunks so far: maximum and sum of query lane % kQueries, a lane's own weighted
+// values.
+template <class S>
+struct RunningState {
+  float max = 0.0f;
+  float sum = 0.0f;
+  float4 o[S::kOwn][S::kFours];
+
+  __device__ __forceinline__ void start(const ChunkSums<S>& chunk, float chunk_max) {
+    max = chunk_max;
+    sum = chunk.sum;
+#pragma unroll
+    for (int q = 0; q < S::kOwn; ++q) {
+#pragma unroll
+      for (int f = 0; f < S::kFours; ++f) o[q][f] = chunk.o[q][f];
+    }
+  }
+
+  // Queries that end before this chunk, whose `count` is not positive, keep their state.
+  __device__ __forceinline__ void merge(const ChunkSums<S>& chunk, float chunk_max,
+                                        const OwnSums<S>& own, int count) {
+    const MergeFactors factors(max, chunk_max);
+    if (count > 0) {
+      max = factors.max;
+      sum = merged(sum, factors.a, chunk.sum, factors.b);
+    }
+#pragma unroll
+    for (int q = 0; q < S::kOwn; ++q) {
+      const float own_a = __shfl_sync(kAllLanes, factors.a, own.query + q);
+      const float own_b = __shfl_sync(kAllLanes, factors.b, own.query + q);
+      const bool reaches = __shfl_sync(kAllLanes, count, own.query + q) > 0;
+      if (!reaches) continue;
+#pragma unroll
+      for (int f = 0; f < S::kFours; ++f) {
+        const float4 s = chunk.o[q][f];
+        o[q][f].x = merged(o[q][f].x, own_a, s.x, own_b);
+        o[q][f].y = merged(o[q][f].y, own_a, s.y, own_b);
+        o[q][f].z = merged(o[q][f].z, own_a, s.z, own_b);
+        o[q][f].w = merged(o[q][f].w, own_a, s.w, own_b);
+      }
+    }
+  }
+};
+
+// Writes the results of a warp's queries.
+template <class S>
+__device__ __forceinline__ void write_results(const AttentionArgs& args, const QueryBlock& block,
+                                              int group, const WarpQueries<S>& warp,
+                                              const OwnSums<S>& own, const RunningState<S>& state) {
+  const int head_dim = args.kv.head_dim;
+#pragma unroll
+  for (int q = 0; q < S::kOwn; ++q) {
+    const float total = __shfl_sync(kAllLanes, state.sum, own.query + q);
+    if (own.query + q >= warp.used) continue;
+    float* out = args.out + (static_cast<size_t>(warp.row(block, own.query + q)) *
+                                 static_cast<size_t>(args.heads) +
+                             static_cast<size_t>(warp.head(block, group, own.query + q))) *
+                                static_cast<size_t>(head_dim);
+#pragma unroll
+    for (int f = 0; f < S::kFours; ++f) {
+      const int d = own.d + f * 4 * S::kLanes;
+      float4 o = state.o[q][f];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (d + i < head_dim) out[d + i] = component(o, i) / total;
+      }
+    }
+  }
+}
+
+// Positions that queries attend to.
+template <class S>
+struct QueryLengths {
+  int own;                // of query lane % kQueries; 0 for a warp that has none
+  int shortest, longest;  // of the warp's queries
+  int block;              // the longest of the block's
+
+  __device__ __forceinline__ QueryLengths(const AttentionArgs& args, const QueryBlock& queries,
+                                          const WarpQueries<S>& warp) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    int last_position = 0;
+    for (int r = 0; r < queries.rows; ++r) {
+      last_position = max(last_position, args.places.position[queries.first_row + r]);
+    }
+    block = last_position + 1;
+    own = warp.used > 0 ? args.places.position[warp.row(queries, lane % S::kQueries)] + 1 : 0;
+    shortest = own;
+    longest = own;
+    for (int width = S::kQueries / 2; width >= 1; width /= 2) {
+      shortest = min(shortest, __shfl_xor_sync(kAllLanes, shortest, width));
+      longest = max(longest, __shfl_xor_sync(kAllLanes, longest, width));
+    }
+  }
+};
+
 // Rows of one sequence.
 template <class S, class Element>
 __device__ void attend(const AttentionArgs& args, const QueryBlock& block, float scale,
                        float* staged, float* queries, float* weights) {
-  const int t = static_cast<int>(threadIdx.x);
-  const int lane = t % 32;
   const int head_dim = args.kv.head_dim;
   const int group = args.heads / args.kv.kv_heads;
-  const WarpQueries<S> warp(block, t / 32);
-  const bool works = warp.used > 0;
+  const WarpQueries<S> warp(block, static_cast<int>(threadIdx.x) / 32);
   queries += warp.first * S::kDims;
   weights += warp.first * S::kWeightStride;
 
-  int last_position = 0;  // of the block
-  for (int r = 0; r < block.rows; ++r) {
-    last_position = max(last_position, args.places.position[block.first_row + r]);
-  }
+  const QueryLengths<S> lengths(args, block, warp);
   const int sequence = args.places.sequence[block.first_row];
-  // Lane i keeps what there is one of for query i % kQueries.
-  const int length = works ? args.places.position[warp.row(block, lane % S::kQueries)] + 1 : 0;
-  int shortest = length;
-  int longest = length;
-  for (int width = S::kQueries / 2; width >= 1; width /= 2) {
-    shortest = min(shortest, __shfl_xor_sync(kAllLanes, shortest, width));
-    longest = max(longest, __shfl_xor_sync(kAllLanes, longest, width));
-  }
-
   const OwnSums<S> own;
-  float running_max = 0.0f;
-  float running_sum = 0.0f;
-  float4 running[S::kOwn][S::kFours];
+  RunningState<S> state;
   const Element* key_pool = static_cast<const Element*>(args.kv.k);
   const Element* value_pool = static_cast<const Element*>(args.kv.v);
   size_t next_tile = args.kv.tile_offset(sequence, 0, block.kv_head);
   KeyStage<S, Element> keys;
   ValueStage<S, Element> values;
-  keys.fetch(key_pool + next_tile, 0, last_position + 1, head_dim);
-  for (int c = 0; c * kAttentionChunk <= last_position; ++c) {
+  keys.fetch(key_pool + next_tile, 0, lengths.block, head_dim);
+  for (int c = 0; c * kAttentionChunk < lengths.block; ++c) {
     const size_t tile = next_tile;
     const int begin = c * kAttentionChunk;
-    const int staged_count = min(kAttentionChunk, last_position + 1 - begin);
-    const int next_count = min(kAttentionChunk, last_position + 1 - begin - kAttentionChunk);
+    const int staged_count = min(kAttentionChunk, lengths.block - begin);
+    const int next_count = min(kAttentionChunk, lengths.block - begin - kAttentionChunk);
     if (next_count > 0) {
       next_tile = args.kv.tile_offset(sequence, begin + kAttentionChunk, block.kv_head);
     }
-    const int count = min(kAttentionChunk, length - begin);  // of the lane's query
-    const int count_all = min(kAttentionChunk, shortest - begin);
-    const int count_any = min(kAttentionChunk, longest - begin);
+    const int count = min(kAttentionChunk, lengths.own - begin);  // of the lane's query
+    const int count_all = min(kAttentionChunk, lengths.shortest - begin);
+    const int count_any = min(kAttentionChunk, lengths.longest - begin);
 
-    // Scores, of which each lane keeps those of its positions.
     float score[S::kParts][S::kQueries][S::kPositions];
-#pragma unroll
-    for (int part = 0; part < S::kParts; ++part) {
-      __syncthreads();  // everyone is done with what was staged before
-      keys.store(key_pool + tile, part * S::kStaged, staged_count, head_dim, staged);
-      if (part + 1 < S::kParts) {
-        keys.fetch(key_pool + tile, (part + 1) * S::kStaged, staged_count, head_dim);
-      } else {
-        values.fetch(value_pool + tile, 0, staged_count, head_dim);
-      }
-      __syncthreads();
-      if (count_any > part * S::kStaged) {
-        constexpr int kGroup = 32;
-        const auto keys_of = [&](int n) {
-          const float* from = staged + lane * S::kKeyStride + n * kGroup;
-          return [from](int p, int i) {
-            return *reinterpret_cast<const float4*>(from + p * 32 * S::kKeyStride + i);
-          };
-        };
-        dot_products<S, kGroup>(queries, keys_of, score[part]);
-      }
-    }
+    score_chunk(keys, values, key_pool + tile, value_pool + tile, staged_count, count_any, head_dim,
+                queries, staged, score);
     // Of the lane's query.
     const float max = count_any > 0 ? softmax_weights<S>(score, count, scale, weights) : 0.0f;
 
@@ -363,59 +453,13 @@ __device__ void attend(const AttentionArgs& args, const QueryBlock& block, float
       }
     }
 
-    // Merge into the state. Queries that end before this chunk keep theirs.
     if (c == 0) {
-      running_max = max;
-      running_sum = sums.sum;
-#pragma unroll
-      for (int q = 0; q < S::kOwn; ++q) {
-#pragma unroll
-        for (int f = 0; f < S::kFours; ++f) running[q][f] = sums.o[q][f];
-      }
+      state.start(sums, max);
     } else if (count_any > 0) {
-      const MergeFactors factors(running_max, max);
-      if (count > 0) {
-        running_max = factors.max;
-        running_sum = merged(running_sum, factors.a, sums.sum, factors.b);
-      }
-#pragma unroll
-      for (int q = 0; q < S::kOwn; ++q) {
-        const float own_a = __shfl_sync(kAllLanes, factors.a, own.query + q);
-        const float own_b = __shfl_sync(kAllLanes, factors.b, own.query + q);
-        const bool reaches = __shfl_sync(kAllLanes, count, own.query + q) > 0;
-        if (!reaches) continue;
-#pragma unroll
-        for (int f = 0; f < S::kFours; ++f) {
-          float4& o = running[q][f];
-          const float4 s = sums.o[q][f];
-          o.x = merged(o.x, own_a, s.x, own_b);
-          o.y = merged(o.y, own_a, s.y, own_b);
-          o.z = merged(o.z, own_a, s.z, own_b);
-          o.w = merged(o.w, own_a, s.w, own_b);
-        }
-      }
+      state.merge(sums, max, own, count);
     }
   }
-
-  if (!works) return;
-#pragma unroll
-  for (int q = 0; q < S::kOwn; ++q) {
-    const float total = __shfl_sync(kAllLanes, running_sum, own.query + q);
-    if (own.query + q >= warp.used) continue;
-    float* out = args.out + (static_cast<size_t>(warp.row(block, own.query + q)) *
-                                 static_cast<size_t>(args.heads) +
-                             static_cast<size_t>(warp.head(block, group, own.query + q))) *
-                                static_cast<size_t>(head_dim);
-#pragma unroll
-    for (int f = 0; f < S::kFours; ++f) {
-      const int d = own.d + f * 4 * S::kLanes;
-      float4 o = running[q][f];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (d + i < head_dim) out[d + i] = component(o, i) / total;
-      }
-    }
-  }
+  if (warp.used > 0) write_results(args, block, group, warp, own, state);
 }
 
 // The item of a block, items being sorted by falling length. Blocks go to the SMs in turn: every
@@ -427,23 +471,21 @@ __device__ inline int balanced_item(int block, int blocks, int sms) {
   return first + min(first + sms, blocks) - 1 - block;
 }
 
+// Item i, the items of a pass being numbered by tile of rows, from the last, then tile of heads.
+// The last rows of a prompt have the longest contexts: they come first. `memory`:
+// S::kCut.shared_bytes().
 template <class S, class Element>
-__global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
-    prefill_kernel(AttentionArgs args, int tile_rows, int tile_heads, int sms, float scale) {
-  extern __shared__ float4 shared_memory[];
-  float* staged = reinterpret_cast<float*>(shared_memory);
+__device__ __forceinline__ void attend_item(const AttentionArgs& args, int tile_rows,
+                                            int tile_heads, int item, float scale, float* memory) {
+  float* staged = memory;
   float* queries = staged + S::kStageFloats;
   float* weights = queries + S::kQueryFloats;
-  let_next_start();
-  wait_for_previous();
   const int group = args.heads / args.kv.kv_heads;
   const int head_tiles = (group + tile_heads - 1) / tile_heads * args.kv.kv_heads;
-  const int item = balanced_item(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), sms);
   QueryBlock block;
   block.kv_head = item % args.kv.kv_heads;
   block.first_head = item % head_tiles / args.kv.kv_heads * tile_heads;
   block.heads = min(tile_heads, group - block.first_head);
-  // The last rows of a prompt have the longest contexts: they come first.
   const int tile = (args.rows + tile_rows - 1) / tile_rows - 1 - item / head_tiles;
   const int end = min((tile + 1) * tile_rows, args.rows);
   // Rows that share keys and values: neighbours of one sequence.
@@ -458,6 +500,17 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
     attend<S, Element>(args, block, scale, staged, queries, weights);
     __syncthreads();
   }
+}
+
+template <class S, class Element>
+__global__ void __launch_bounds__(S::kThreads, S::kBlocksPerSm)
+    prefill_kernel(AttentionArgs args, int tile_rows, int tile_heads, int sms, float scale) {
+  extern __shared__ float4 memory[];
+  const int item = balanced_item(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), sms);
+  let_next_start();
+  wait_for_previous();
+  attend_item<S, Element>(args, tile_rows, tile_heads, item, scale,
+                          reinterpret_cast<float*>(memory));
 }
 
 template <class Element, size_t... I>

@@ -68,21 +68,146 @@ struct SkinnyMemory {
   }
 };
 
-// kQuads: fours of columns of a token that a lane quantises, at most.
+// The columns of a block: K steps first_step .. first_step + steps - 1 of 64 columns each.
+struct ColumnShare {
+  int first_step, steps;
+  int first_column, end_column;
+
+  __device__ __forceinline__ ColumnShare(int rank, int all_steps, int cols)
+      : first_step(rank * all_steps / kCluster),
+        steps((rank + 1) * all_steps / kCluster - first_step),
+        first_column(64 * first_step),
+        end_column(min(64 * (first_step + steps), cols)) {}
+};
+
+// Fetches the block's columns of the weight rows that the warp multiplies.
+template <class T, class Op>
+__device__ __forceinline__ void fetch_rows(const Op& op, int first_pair, const ColumnShare& share,
+                                           int8_t* weights) {
+  constexpr int kOwnRows = SkinnyMemory<T>::kOwnRows;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int row = warp * kOwnRows + lane / 8; row < (warp + 1) * kOwnRows; row += 4) {
+    const TileRow tile_row(row);
+    const int pair = first_pair + tile_row.pair;
+    if (pair >= op.pairs()) continue;
+    const PairRows rows = op.rows(pair);
+    const uint32_t* words = tile_row.which == 1 ? rows.words[1] : rows.words[0];
+    if (words == nullptr) continue;
+    for (int step = lane % 8; step < share.steps; step += 8) {
+      copy_async(weights + step * T::kWeightPlane + row * 16,
+                 words + 4 * (share.first_step + step));
+    }
+  }
+}
+
+// Sends a warp's eighth of the partial sums of canonical_sum of its token's squares, of which a
+// lane has one, to all blocks. Lane 8 i + j sends the sums of lanes 4 j .. 4 j + 3 to blocks i and
+// i + 4.
+template <int kSquares>
+__device__ __forceinline__ void send_squares(const float (&v)[kSquares], int warp, int rank,
+                                             float (*squares)[kPartials], Inbox& inbox) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kSquares; ++i) sum = fmaf(v[i], v[i], sum);
+  const int from = lane % 8 * 4;
+  const float4 sums = {__shfl_sync(kAllLanes, sum, from), __shfl_sync(kAllLanes, sum, from + 1),
+                       __shfl_sync(kAllLanes, sum, from + 2),
+                       __shfl_sync(kAllLanes, sum, from + 3)};
+  float4* at = reinterpret_cast<float4*>(&squares[warp][32 * rank + from]);
+  inbox.send(lane / 8, at, sums);
+  inbox.send(lane / 8 + 4, at, sums);
+}
+
+// Quantises the block's columns of token `warp`, by that warp.
+template <class T, int kQuads>
+__device__ __forceinline__ void quantise_token(const Input& in, const ColumnShare& share, int warp,
+                                               int rank, const SkinnyMemory<T>& memory,
+                                               SkinnyShared& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool has_gain = in.gain != nullptr;
+  const float* x = in.x + static_cast<size_t>(warp) * static_cast<size_t>(in.cols);
+  float4 z[kQuads] = {};
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    z[j] = four<true>(x, share.first_column + 4 * (lane + 32 * j), share.end_column);
+  }
+  constexpr int kSquares = 4 * kQuads;
+  float v[kSquares];
+#pragma unroll
+  for (int i = 0; i < kSquares; ++i) {
+    const int column = 32 * rank + lane + kPartials * i;
+    v[i] = has_gain && column < in.cols ? x[column] : 0.0f;
+  }
+  uint32_t largest = 0;
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    const int i = 4 * (lane + 32 * j);
+    if (has_gain && share.first_column + i < share.end_column) {
+      z[j] = product(z[j], *reinterpret_cast<const float4*>(memory.gain + i));
+    }
+    largest = max(largest, magnitude(z[j]));
+  }
+  largest = max_warp(largest);
+  if (lane < kCluster) shared.maxima.send(lane, &shared.max[warp][rank], largest);
+  if (has_gain) send_squares(v, warp, rank, memory.squares, shared.squares);
+
+  shared.maxima.wait();
+  const RowFactors factors = row_factors(max_warp(shared.max[warp][lane % kCluster]), has_gain);
+  if (!factors.finite && rank == 0 && lane == 0) set_fault(in.fault, in.layer + 1);
+  int sum = 0;
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    const int quad = lane + 32 * j;
+    if (quad >= 16 * share.steps) break;
+    const uint32_t four_codes = factors.zero ? 0 : quantise(z[j], factors.s);
+    sum = __dp4a(static_cast<int>(four_codes), 0x01010101, sum);
+    *reinterpret_cast<uint32_t*>(memory.codes + quad / 16 * T::kCodePlane + warp * 64 +
+                                 quad % 16 * 4) = four_codes;
+  }
+  sum = sum_warp(sum);
+  if (lane < kCluster) shared.results.send(lane, &shared.sum[warp][rank], sum);
+  if (lane == 0) shared.s[warp] = factors.s;
+}
+
+// Adds up the sums of a pair and a token from all blocks and stores the result.
+template <class T, class Op>
+__device__ __forceinline__ void store_result(const Op& op, const typename Op::Target& target,
+                                             const SkinnyMemory<T>& memory,
+                                             const SkinnyShared& shared, int own_pair, int token,
+                                             const float (&scale)[2]) {
+  // TileRow: rows of the pair are in neighbouring tiles.
+  const int m = own_pair / 16 * 2;
+  const int at = own_pair % 8 * 16 + token / 2 * 4 + own_pair / 8 % 2 * 2 + token % 2;
+  int a = 0;
+  int b = 0;
+  int sum = 0;
+#pragma unroll
+  for (int from = 0; from < kCluster; ++from) {
+    a += reinterpret_cast<const int*>(memory.sums[from][m])[at];
+    b += reinterpret_cast<const int*>(memory.sums[from][m + 1])[at];
+    sum += shared.sum[token][from];
+  }
+  const float s = shared.s[token];
+  const float r = shared.r[token];
+  op.store(target, static_cast<float>(unscaled(a) - sum) * ((scale[0] / s) * r),
+           static_cast<float>(unscaled(b) - sum) * ((scale[1] / s) * r));
+}
+
+// A cluster's item: the pairs from item * T::kPairs on; this is its block `rank`. kQuads: fours of
+// columns of a token that a lane quantises, at most.
 template <class Op, int kRowTiles, int kQuads>
-__global__ void __launch_bounds__(kBlockThreads, 3) skinny_kernel(Input in, Op op, int tokens) {
+__device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int tokens, int item,
+                                            int rank, uint4* shared_memory) {
   using T = SkinnyTile<kRowTiles>;
   constexpr int kOwnRows = SkinnyMemory<T>::kOwnRows;
   constexpr int kOwnPairs = kOwnRows / 2;
-  extern __shared__ uint4 shared_memory[];
   __shared__ SkinnyShared shared;
   const int t = static_cast<int>(threadIdx.x);
   const int warp = t / 32;
   const int lane = t % 32;
-  const int rank = cluster_rank();
-  const int all_steps = op.row_words / 4;
-  const int first_step = rank * all_steps / kCluster;
-  const int steps = (rank + 1) * all_steps / kCluster - first_step;
+  const ColumnShare share(rank, op.row_words / 4, in.cols);
   const SkinnyMemory<T> memory(shared_memory, skinny_steps(op.row_words));
   const bool has_gain = in.gain != nullptr;
   let_next_start();
@@ -93,38 +218,24 @@ __global__ void __launch_bounds__(kBlockThreads, 3) skinny_kernel(Input in, Op o
   }
   cluster_arrive();
 
-  const int first_column = 64 * first_step;
-  const int end_column = min(64 * (first_step + steps), in.cols);
   if (has_gain) {
-    for (int i = 4 * t; i < end_column - first_column; i += 4 * kBlockThreads) {
-      copy_async(memory.gain + i, in.gain + first_column + i);
+    for (int i = 4 * t; i < share.end_column - share.first_column; i += 4 * kBlockThreads) {
+      copy_async(memory.gain + i, in.gain + share.first_column + i);
     }
   }
   end_of_copies();
-  // The rows that the warp multiplies.
-  const int first_pair = static_cast<int>(blockIdx.x) / kCluster * T::kPairs;
-  for (int row = warp * kOwnRows + lane / 8; row < (warp + 1) * kOwnRows; row += 4) {
-    const TileRow tile_row(row);
-    const int pair = first_pair + tile_row.pair;
-    if (pair >= op.pairs()) continue;
-    const PairRows rows = op.rows(pair);
-    const uint32_t* words = tile_row.which == 1 ? rows.words[1] : rows.words[0];
-    if (words == nullptr) continue;
-    for (int step = lane % 8; step < steps; step += 8) {
-      copy_async(memory.weights + step * T::kWeightPlane + row * 16,
-                 words + 4 * (first_step + step));
-    }
-  }
+  const int first_pair = item * T::kPairs;
+  fetch_rows<T>(op, first_pair, share, memory.weights);
   end_of_copies();
-  // A thread finishes one result.
+  // A thread stores one result.
   static_assert(kOwnPairs * kTokens <= kBlockThreads);
   const int own_pair = t / kTokens;
   const int token = t % kTokens;
   const int pair = first_pair + rank * kOwnPairs + own_pair;
-  const bool finishes = own_pair < kOwnPairs && token < tokens && pair < op.pairs();
+  const bool stores = own_pair < kOwnPairs && token < tokens && pair < op.pairs();
   typename Op::Target target{};
   float scale[2] = {};
-  if (finishes) {
+  if (stores) {
     const PairRows rows = op.rows(pair);
     scale[0] = rows.scale[0];
     scale[1] = rows.scale[1];
@@ -136,71 +247,16 @@ __global__ void __launch_bounds__(kBlockThreads, 3) skinny_kernel(Input in, Op o
   __syncthreads();  // the gain is there
 
   wait_for_previous();
-  if (finishes) op.prefetch(target);
+  if (stores) op.prefetch(target);
   const bool has_token = warp < tokens;
-  float4 z[kQuads] = {};
-  if (has_token) {
-    const float* x = in.x + static_cast<size_t>(warp) * static_cast<size_t>(in.cols);
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      z[j] = four<true>(x, first_column + 4 * (lane + 32 * j), end_column);
-    }
-    constexpr int kSquares = 4 * kQuads;
-    float v[kSquares];
-#pragma unroll
-    for (int i = 0; i < kSquares; ++i) {
-      const int column = 32 * rank + lane + kPartials * i;
-      v[i] = has_gain && column < in.cols ? x[column] : 0.0f;
-    }
-    uint32_t largest = 0;
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      const int i = 4 * (lane + 32 * j);
-      if (has_gain && first_column + i < end_column) {
-        z[j] = product(z[j], *reinterpret_cast<const float4*>(memory.gain + i));
-      }
-      largest = max(largest, magnitude(z[j]));
-    }
-    largest = max_warp(largest);
-    if (lane < kCluster) shared.maxima.send(lane, &shared.max[warp][rank], largest);
-    if (has_gain) {
-      float sum = 0.0f;
-#pragma unroll
-      for (int i = 0; i < kSquares; ++i) sum = fmaf(v[i], v[i], sum);
-      // Lane 8 i + j sends the sums of lanes 4 j .. 4 j + 3 to blocks i and i + 4.
-      const int from = lane % 8 * 4;
-      const float4 sums = {__shfl_sync(kAllLanes, sum, from), __shfl_sync(kAllLanes, sum, from + 1),
-                           __shfl_sync(kAllLanes, sum, from + 2),
-                           __shfl_sync(kAllLanes, sum, from + 3)};
-      float4* at = reinterpret_cast<float4*>(&memory.squares[warp][32 * rank + from]);
-      shared.squares.send(lane / 8, at, sums);
-      shared.squares.send(lane / 8 + 4, at, sums);
-    }
-
-    shared.maxima.wait();
-    const RowFactors factors = row_factors(max_warp(shared.max[warp][lane % kCluster]), has_gain);
-    if (!factors.finite && rank == 0 && lane == 0) set_fault(in.fault, in.layer + 1);
-    int sum = 0;
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      const int quad = lane + 32 * j;
-      if (quad >= 16 * steps) break;
-      const uint32_t four_codes = factors.zero ? 0 : quantise(z[j], factors.s);
-      sum = __dp4a(static_cast<int>(four_codes), 0x01010101, sum);
-      *reinterpret_cast<uint32_t*>(memory.codes + quad / 16 * T::kCodePlane + warp * 64 +
-                                   quad % 16 * 4) = four_codes;
-    }
-    sum = sum_warp(sum);
-    if (lane < kCluster) shared.results.send(lane, &shared.sum[warp][rank], sum);
-    if (lane == 0) shared.s[warp] = factors.s;
-  }
+  if (has_token) quantise_token<T, kQuads>(in, share, warp, rank, memory, shared);
   wait_for_copies();
   __syncthreads();  // the codes are there
 
-  // Columns of tokens that do not exist are whatever was there; nobody reads their sums.
+  // Columns of tokens that do not exist hold anything; nobody reads their sums.
   TernaryTile<T> tile;
 #pragma unroll 2
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < share.steps; ++step) {
     tile.add(memory.weights + step * T::kWeightPlane + warp * kOwnRows * 16,
              memory.codes + step * T::kCodePlane);
   }
@@ -220,24 +276,15 @@ __global__ void __launch_bounds__(kBlockThreads, 3) skinny_kernel(Input in, Op o
   }
   __syncthreads();  // the factors are there
   shared.results.wait();
-  if (!finishes) return;
+  if (stores) store_result(op, target, memory, shared, own_pair, token, scale);
+}
 
-  // TileRow: rows of the pair are in neighbouring tiles.
-  const int m = own_pair / 16 * 2;
-  const int at = own_pair % 8 * 16 + token / 2 * 4 + own_pair / 8 % 2 * 2 + token % 2;
-  int a = 0;
-  int b = 0;
-  int sum = 0;
-#pragma unroll
-  for (int from = 0; from < kCluster; ++from) {
-    a += reinterpret_cast<const int*>(memory.sums[from][m])[at];
-    b += reinterpret_cast<const int*>(memory.sums[from][m + 1])[at];
-    sum += shared.sum[token][from];
-  }
-  const float s = shared.s[token];
-  const float r = shared.r[token];
-  op.store(target, static_cast<float>(unscaled(a) - sum) * ((scale[0] / s) * r),
-           static_cast<float>(unscaled(b) - sum) * ((scale[1] / s) * r));
+// Cluster i: item i.
+template <class Op, int kRowTiles, int kQuads>
+__global__ void __launch_bounds__(kBlockThreads, 3) skinny_kernel(Input in, Op op, int tokens) {
+  extern __shared__ uint4 shared_memory[];
+  skinny_gemm<Op, kRowTiles, kQuads>(in, op, tokens, static_cast<int>(blockIdx.x) / kCluster,
+                                     cluster_rank(), shared_memory);
 }
 
 // Launches the instance that the plan names: its quads are those of kSkinnyQuads[I].

@@ -144,20 +144,85 @@ __device__ void serve(const Input& input, const uint4* codes, int threads, int n
 // every four warps): 64 or 80 a thread.
 constexpr int bound_for(int pairs) { return pairs == 1 ? 1024 : 768; }
 
+// The weights of a warp's pairs: row i is row i % 2 of pair i / 2. Those of long rows wait in
+// shared memory, [2 kPairs][n_words]; of others a lane holds words lane, lane + 32, ...
+template <int kSteps, int kPairs>
+struct WarpWeights {
+  static constexpr bool kShared = short_gemv_shares_weights(kSteps);
+  uint32_t words[2 * kPairs][kShared ? 1 : kSteps];
+
+  // Lane i has the rows of pair i.
+  __device__ __forceinline__ void fetch(const PairRows& rows, int lane, int n_words,
+                                        uint4* shared) {
+#pragma unroll
+    for (int i = 0; i < 2 * kPairs; ++i) {
+      const uint32_t* row = reinterpret_cast<const uint32_t*>(
+          __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(rows.words[i % 2]), i / 2));
+      if constexpr (kShared) {
+        for (int w = lane; w < n_words / 4; w += 32) {
+          copy_async(shared + i * (n_words / 4) + w, row + 4 * w);
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < kSteps; ++j) {
+          const int w = lane + 32 * j;
+          words[i][j] = w < n_words ? row[w] : 0;
+        }
+      }
+    }
+  }
+
+  // The products with the row's codes, those of pair i in lane i. A warm-up takes zeros for codes,
+  // where weights are in registers: it has no barrier behind which it could read the codes. kPin:
+  // weights are not to be unpacked ahead of the loop, there are no registers for it.
+  template <bool kPin>
+  __device__ __forceinline__ void multiply(const uint4* codes, int lane, int n_words, bool warm_up,
+                                           const uint4* shared, int (&own)[2]) {
+    RowDot dot[2 * kPairs];
+    if constexpr (kShared) {
+      const uint32_t* row = reinterpret_cast<const uint32_t*>(shared);
+#pragma unroll 4
+      for (int w = lane; w < n_words; w += 32) {
+        const uint4 x = codes[w];
+#pragma unroll
+        for (int i = 0; i < 2 * kPairs; ++i) dot[i].add(row[i * n_words + w], x);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
+        // Where a row has fewer words, its weights are 0 and so are all products.
+        uint4 x{};
+        if (!warm_up) x = codes[min(lane + 32 * j, n_words - 1)];
+#pragma unroll
+        for (int i = 0; i < 2 * kPairs; ++i) {
+          if (kPin) asm volatile("" : "+r"(words[i][j]));
+          dot[i].add(words[i][j], x);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * kPairs; ++i) {
+      const int sum = sum_warp(dot[i].sum());
+      if (i / 2 == lane) own[i % 2] = sum;
+    }
+  }
+};
+
 // The usual sizes: all that a thread needs of weights and activations fits in registers (weights of
 // long rows wait in shared memory), and all loops are unrolled. kSteps: words of a weight row that
 // a lane holds, w, w + 32, ...; kPairs: pairs of rows of a warp; kQuads: fours of columns that a
 // thread quantises.
+//
+// Item i is pairs i * n_warps * kPairs and up, for n_warps warps that multiply and one that serves
+// them. `memory`: the row's codes, gains, weights of long rows.
 template <class Op, int kSteps, int kPairs, int kQuads>
-__global__ void __launch_bounds__(bound_for(kPairs))
-    short_gemv_kernel(Input input, Op op, int n_warps) {
+__device__ __forceinline__ void short_gemv(const Input& input, const Op& op, int n_warps, int item,
+                                           uint4* memory) {
   // A warm-up pays where there is time for it: not of long rows, and with many rows a warp it
   // ends where their weights, which may not be there yet, are needed.
   constexpr bool kWarmsUp = kStartsEarly && kSteps <= 5;
   constexpr bool kWarmsUpProducts = kPairs <= 2;
   static_assert(kPairs <= kMaxPairs);
-  constexpr bool kSharedWeights = short_gemv_shares_weights(kSteps);
-  extern __shared__ uint4 memory[];  // the row's codes, gains, weights of long rows
   __shared__ GemvShared shared;
   const int t = static_cast<int>(threadIdx.x);
   const int warp = t / 32;
@@ -171,33 +236,18 @@ __global__ void __launch_bounds__(bound_for(kPairs))
     return;
   }
 
-  const int first_pair = (static_cast<int>(blockIdx.x) * n_warps + warp) * kPairs;
-  // Lane i knows pair i of the warp and finishes it.
+  const int first_pair = (item * n_warps + warp) * kPairs;
+  // Lane i knows pair i of the warp and stores it.
   const int own_pair = first_pair + lane;
-  const bool finishes = lane < kPairs && own_pair < op.pairs();
+  const bool stores = lane < kPairs && own_pair < op.pairs();
   PairRows rows{};
   if (lane < kPairs) rows = op.rows(min(own_pair, op.pairs() - 1));
   if (rows.words[1] == nullptr) rows.words[1] = rows.words[0];
   float4* const own_gain = reinterpret_cast<float4*>(memory + n_words) + t;
   uint4* const shared_weights =
       memory + n_words + (has_gain ? kQuads * threads : 0) + warp * 2 * kPairs * (n_words / 4);
-  uint32_t weights[2 * kPairs][kSharedWeights ? 1 : kSteps];
-#pragma unroll
-  for (int i = 0; i < 2 * kPairs; ++i) {
-    const uint32_t* row = reinterpret_cast<const uint32_t*>(
-        __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(rows.words[i % 2]), i / 2));
-    if constexpr (kSharedWeights) {
-      for (int w = lane; w < n_words / 4; w += 32) {
-        copy_async(shared_weights + i * (n_words / 4) + w, row + 4 * w);
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < kSteps; ++j) {
-        const int w = lane + 32 * j;
-        weights[i][j] = w < n_words ? row[w] : 0;
-      }
-    }
-  }
+  WarpWeights<kSteps, kPairs> weights;
+  weights.fetch(rows, lane, n_words, shared_weights);
   if (has_gain) {
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
@@ -206,7 +256,7 @@ __global__ void __launch_bounds__(bound_for(kPairs))
     }
   }
   typename Op::Target target{};
-  if (finishes) target = op.locate(0, own_pair);
+  if (stores) target = op.locate(0, own_pair);
 
 #pragma unroll 1
   for (int run = kWarmsUp && warp == 0 ? 0 : 1; run < 2; ++run) {
@@ -217,7 +267,7 @@ __global__ void __launch_bounds__(bound_for(kPairs))
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) z[j] = four<true>(input.x, 4 * (t + j * threads), cols);
     if (!warm_up) {
-      if (finishes) op.prefetch(target);
+      if (stores) op.prefetch(target);
       wait_for_copies();  // the gains
     }
     uint32_t largest = 0;
@@ -241,38 +291,10 @@ __global__ void __launch_bounds__(bound_for(kPairs))
       continue;
     }
 
-    RowDot dot[2 * kPairs];
-    if constexpr (kSharedWeights) {
-      const uint32_t* row = reinterpret_cast<const uint32_t*>(shared_weights);
-#pragma unroll 4
-      for (int w = lane; w < n_words; w += 32) {
-        const uint4 x = memory[w];
-#pragma unroll
-        for (int i = 0; i < 2 * kPairs; ++i) dot[i].add(row[i * n_words + w], x);
-      }
-    } else {
-      // A warm-up has no barrier behind which it could read the codes.
-#pragma unroll
-      for (int j = 0; j < kSteps; ++j) {
-        // Where a row has fewer words, its weights are 0 and so are all products.
-        uint4 x{};
-        if (!warm_up) x = memory[min(lane + 32 * j, n_words - 1)];
-#pragma unroll
-        for (int i = 0; i < 2 * kPairs; ++i) {
-          // Not to be unpacked ahead of the loop: there are no registers for it.
-          if (kWarmsUp) asm volatile("" : "+r"(weights[i][j]));
-          dot[i].add(weights[i][j], x);
-        }
-      }
-    }
     int own[2] = {};
-#pragma unroll
-    for (int i = 0; i < 2 * kPairs; ++i) {
-      const int sum = sum_warp(dot[i].sum());
-      if (i / 2 == lane) own[i % 2] = sum;
-    }
+    weights.template multiply<kWarmsUp>(memory, lane, n_words, warm_up, shared_weights, own);
     if (!warm_up) barrier_sync(kServiceBarrier, threads + 32);
-    if (!finishes) continue;
+    if (!stores) continue;
     const float r = warm_up ? 1.0f : shared.r;
     const int codes_sum = warm_up ? 0 : shared.sum;
     op.store(warm_up ? op.redirect(target, shared.discarded[lane]) : target,
@@ -281,40 +303,18 @@ __global__ void __launch_bounds__(bound_for(kPairs))
   }
 }
 
-// Any size: weights wait in shared memory. kPairs: pairs that a warp multiplies at once. kVector:
-// the activation row can be read 16 bytes at a time.
-template <class Op, int kPairs, bool kVector>
-__global__ void __launch_bounds__((kMaxGemvWarps + 1) * 32, 2)
-    long_gemv_kernel(Input input, Op op, GemvCut cut) {
-  // The row's codes, its values times gain (first only the gains), the weights of each warp's rows.
+// Block i: item i.
+template <class Op, int kSteps, int kPairs, int kQuads>
+__global__ void __launch_bounds__(bound_for(kPairs))
+    short_gemv_kernel(Input input, Op op, int n_warps) {
   extern __shared__ uint4 memory[];
-  __shared__ GemvShared shared;
-  const int t = static_cast<int>(threadIdx.x);
-  const int warp = t / 32;
-  const int lane = t % 32;
-  const int threads = cut.warps * 32;
-  const int n_words = words_per_row(input.cols);
-  const int n_quads = 4 * n_words;
-  const bool has_gain = input.gain != nullptr;
-  let_next_start();
+  short_gemv<Op, kSteps, kPairs, kQuads>(input, op, n_warps, static_cast<int>(blockIdx.x), memory);
+}
 
-  if (warp == cut.warps) {
-    serve<kVector>(input, memory, threads, n_words, false, shared);
-    return;
-  }
-
-  float4* const z = reinterpret_cast<float4*>(memory + n_words);
-  uint32_t* const weights = reinterpret_cast<uint32_t*>(memory + n_words + n_quads) +
-                            warp * cut.pairs_per_warp * 2 * n_words;
-  const int first_pair = (static_cast<int>(blockIdx.x) * cut.warps + warp) * cut.pairs_per_warp;
-  const int n_pairs = min(cut.pairs_per_warp, op.pairs() - first_pair);
-  if (has_gain && kVector) {
-#pragma unroll 1
-    for (int quad = t; 4 * quad < input.cols; quad += threads) {
-      copy_async(z + quad, input.gain + 4 * quad);
-    }
-  }
-  end_of_copies();
+// Fetches the weights of a warp's pairs, [2 n_pairs][n_words], an odd last row twice.
+template <class Op>
+__device__ __forceinline__ void fetch_pairs(const Op& op, int first_pair, int n_pairs, int lane,
+                                            int n_words, uint32_t* weights) {
 #pragma unroll 1
   for (int p = 0; p < n_pairs; ++p) {
     const PairRows rows = op.rows(first_pair + p);
@@ -326,20 +326,15 @@ __global__ void __launch_bounds__((kMaxGemvWarps + 1) * 32, 2)
       copy_async(to + n_words / 4 + w, reinterpret_cast<const uint4*>(second) + w);
     }
   }
-  end_of_copies();
-  const bool finishes = lane < n_pairs;
-  float scale[2] = {};
-  typename Op::Target target{};
-  if (finishes) {
-    const PairRows rows = op.rows(first_pair + lane);
-    scale[0] = rows.scale[0];
-    scale[1] = rows.scale[1];
-    target = op.locate(0, first_pair + lane);
-  }
+}
 
-  wait_for_previous();
-  if (finishes) op.prefetch(target);
-  wait_for_older_copies();  // the gains
+// Multiplies the row by the gains in z, where there are any, into z, by `threads` threads. Returns
+// the largest magnitude of the thread.
+template <bool kVector>
+__device__ __forceinline__ uint32_t scale_row(const Input& input, int threads, int n_quads,
+                                              float4* z) {
+  const int t = static_cast<int>(threadIdx.x);
+  const bool has_gain = input.gain != nullptr;
   uint32_t largest = 0;
 #pragma unroll 1
   for (int begin = t; begin < n_quads; begin += kBatch * threads) {
@@ -359,6 +354,60 @@ __global__ void __launch_bounds__((kMaxGemvWarps + 1) * 32, 2)
       z[quad] = v[j];
     }
   }
+  return largest;
+}
+
+// Any size: weights wait in shared memory. kPairs: pairs that a warp multiplies at once. kVector:
+// the activation row can be read 16 bytes at a time.
+//
+// Item i is pairs i * cut.warps * cut.pairs_per_warp and up. `memory`: the row's codes, its values
+// times gain (first only the gains), the weights of each warp's rows.
+template <class Op, int kPairs, bool kVector>
+__device__ __forceinline__ void long_gemv(const Input& input, const Op& op, const GemvCut& cut,
+                                          int item, uint4* memory) {
+  __shared__ GemvShared shared;
+  const int t = static_cast<int>(threadIdx.x);
+  const int warp = t / 32;
+  const int lane = t % 32;
+  const int threads = cut.warps * 32;
+  const int n_words = words_per_row(input.cols);
+  const int n_quads = 4 * n_words;
+  const bool has_gain = input.gain != nullptr;
+  let_next_start();
+
+  if (warp == cut.warps) {
+    serve<kVector>(input, memory, threads, n_words, false, shared);
+    return;
+  }
+
+  float4* const z = reinterpret_cast<float4*>(memory + n_words);
+  uint32_t* const weights = reinterpret_cast<uint32_t*>(memory + n_words + n_quads) +
+                            warp * cut.pairs_per_warp * 2 * n_words;
+  const int first_pair = (item * cut.warps + warp) * cut.pairs_per_warp;
+  const int n_pairs = min(cut.pairs_per_warp, op.pairs() - first_pair);
+  if (has_gain && kVector) {
+#pragma unroll 1
+    for (int quad = t; 4 * quad < input.cols; quad += threads) {
+      copy_async(z + quad, input.gain + 4 * quad);
+    }
+  }
+  end_of_copies();
+  fetch_pairs(op, first_pair, n_pairs, lane, n_words, weights);
+  end_of_copies();
+  const bool stores = lane < n_pairs;
+  float scale[2] = {};
+  typename Op::Target target{};
+  if (stores) {
+    const PairRows rows = op.rows(first_pair + lane);
+    scale[0] = rows.scale[0];
+    scale[1] = rows.scale[1];
+    target = op.locate(0, first_pair + lane);
+  }
+
+  wait_for_previous();
+  if (stores) op.prefetch(target);
+  wait_for_older_copies();  // the gains
+  const uint32_t largest = scale_row<kVector>(input, threads, n_quads, z);
   const RowFactors factors = factors_of(largest, input, warp, lane, cut.warps, false, shared);
   uint32_t* const codes = reinterpret_cast<uint32_t*>(memory);
 #pragma unroll 1
@@ -388,9 +437,17 @@ __global__ void __launch_bounds__((kMaxGemvWarps + 1) * 32, 2)
     }
   }
   barrier_sync(kServiceBarrier, threads + 32);
-  if (!finishes) return;
+  if (!stores) return;
   op.store(target, static_cast<float>(own[0] - shared.sum) * (per_unit[0] * shared.r),
            static_cast<float>(own[1] - shared.sum) * (per_unit[1] * shared.r));
+}
+
+// Block i: item i.
+template <class Op, int kPairs, bool kVector>
+__global__ void __launch_bounds__((kMaxGemvWarps + 1) * 32, 2)
+    long_gemv_kernel(Input input, Op op, GemvCut cut) {
+  extern __shared__ uint4 memory[];
+  long_gemv<Op, kPairs, kVector>(input, op, cut, static_cast<int>(blockIdx.x), memory);
 }
 
 // Launches the instance of the kernel for short rows that the plan names.
