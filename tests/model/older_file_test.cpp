@@ -1,11 +1,10 @@
 // Files of earlier programs, written by tests/support/older_writer.h: everything in them arrives,
 // and what is damaged or hostile is refused in one line.
-#include "model/import/coded_rows.h"
-
 #include <catch2/catch.hpp>
 #include <limits>
 #include <random>
 
+#include "model/import/coded_rows.h"
 #include "tests/model/test_model.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/older_writer.h"
