@@ -41,8 +41,7 @@ __device__ inline float2 widen_pair(uint32_t pair) {
   }
 }
 
-// ---- Logits
-// ----------------------------------------------------------------------------------
+// ---- Logits -------------------------------------------------------------------------------------
 
 // Rows of the head that a warp takes at once. Their 256 partial sums each fold together: a lane
 // keeps one row's share and sends away the others', so that the shuffles are few.

@@ -21,8 +21,7 @@ std::string layer_tensor(int layer, const char* part) {
   return "model.layers." + std::to_string(layer) + "." + part + ".weight";
 }
 
-// ---- TM2: tensors without names, in one order
-// -----------------------------------------------
+// ---- TM2: tensors without names, in one order ---------------------------------------------------
 
 class Tm2Tensors {
  public:
@@ -104,8 +103,7 @@ std::map<std::string, CheckpointTensor> Tm2Tensors::read() {
   return std::move(tensors_);
 }
 
-// ---- TMAC: named tensors
-// --------------------------------------------------------------------
+// ---- TMAC: named tensors ------------------------------------------------------------------------
 
 class TmacTensors {
  public:

@@ -197,8 +197,7 @@ TEST_CASE("plans: the kernels of three models on three devices are those of plan
   REQUIRE(actual.size() == expected.size());
 }
 
-// ---- What must hold for any sizes
-// ----------------------------------------------------------------
+// ---- What must hold for any sizes ---------------------------------------------------------------
 
 // Pairs of weight rows, times activation rows, that the launch covers.
 int64_t covered(const ShortGemvPlan& plan) {
