@@ -57,7 +57,7 @@ EDGELLM_HOST_DEVICE inline CertifiedRow unbounded_row() {
 // ---- Hidden states --------------------------------------------------------------------------
 
 // 1 / t as two factors: t is the power of two with max|h| / t in [2^14, 2^15), or a smaller number
-// where h is subnormal. Scaling by it is exact but for what falls below 2^-149.
+// where h is subnormal. Scaling by it loses only what falls below 2^-149.
 struct StepScale {
   float first;
   float second;

@@ -7,7 +7,7 @@
 //
 // Shape letters: rows (tokens in this pass: one per live sequence in decode, many of one sequence
 // in prefill), dim, ffn, heads, kv_heads, head_dim, vocab. All arrays are dense and row-major.
-// Only C++17 and the standard library here: nvcc reads this header too.
+// Only C++17 and the standard library here: nvcc reads this header as well.
 #pragma once
 
 #include <cstddef>
@@ -47,9 +47,8 @@ struct DenseMatrix {
 };
 
 // A certified head: int8 codes of a head [rows, cols] that bound every logit. Row v is scale *
-// codes
-// + an error whose norm is known. build_certified_head() of a backend makes it; backends may differ
-// in the last bits.
+// codes plus an error whose norm is known. build_certified_head() of a backend makes it; backends
+// may differ in the last bits.
 struct CertifiedRow {
   float scale;
   float error;  // norm of the row minus scale * codes, rounded up, as are the other norms

@@ -87,191 +87,106 @@ inline F if_less(F x, float limit, F yes, F no) {
   return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, broadcast(limit), _CMP_LT_OQ));
 }
 
-// e * 2^(shifted - round), the difference taken of the bits, in two steps as canonical_exp does.
-inline F times_power_of_two(F e, F shifted, F round) {
-  const __m256i exponent =
-      _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_castps_si256(round));
-  const __m256i half = _mm256_srai_epi32(exponent, 1);
-  const __m256i bias = _mm256_set1_epi32(127);
-  const __m256i scale1 = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
-  const __m256i scale2 =
-      _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(exponent, half), bias), 23);
-  return mul(mul(e, _mm256_castsi256_ps(scale1)), _mm256_castsi256_ps(scale2));
+using Bits = __m256i;
+inline Bits bits_of(F v) { return _mm256_castps_si256(v); }
+inline F float_of(Bits v) { return _mm256_castsi256_ps(v); }
+inline Bits subtract(Bits a, Bits b) { return _mm256_sub_epi32(a, b); }
+inline Bits halve(Bits v) { return _mm256_srai_epi32(v, 1); }
+inline Bits to_exponent(Bits v) {
+  return _mm256_slli_epi32(_mm256_add_epi32(v, _mm256_set1_epi32(127)), 23);
 }
 
 #include "kernels/cpu/simd_exp.inc"
 
 // ---- Ternary product ------------------------------------------------------------------------
 
-constexpr int kPlaneBytes = 32;
-constexpr int kGroupColumns = 4 * kPlaneBytes;
+#include "kernels/cpu/x86_lanes.inc"
 
-inline int32_t add_lanes(__m256i v) {
+using I = __m256i;
+constexpr int kPlaneBytes = 32;
+constexpr int kTileTokens = 2;
+
+inline I zero_bytes() { return _mm256_setzero_si256(); }
+inline I load_bytes(const uint8_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+inline I load_first_bytes(const uint8_t* p, size_t n) {
+  alignas(32) uint8_t bytes[kPlaneBytes] = {};
+  __builtin_memcpy(bytes, p, n);
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(bytes));
+}
+inline __attribute__((always_inline)) void split_fields(I packed, I (&u)[4]) {
+  const I low = _mm256_set1_epi8(3);
+  const I w = _mm256_xor_si256(packed, _mm256_set1_epi8(0x55));
+  u[0] = _mm256_and_si256(w, low);
+  u[1] = _mm256_and_si256(_mm256_srli_epi16(w, 2), low);
+  u[2] = _mm256_and_si256(_mm256_srli_epi16(w, 4), low);
+  u[3] = _mm256_and_si256(_mm256_srli_epi16(w, 6), low);
+}
+
+inline I widen_sums(I pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
+
+// A step adds at most 4 * 2 * 2 * 128 = 2048 to a 16-bit sum: 15 steps fit.
+constexpr int kStepsPerFlush = 15;
+
+template <int T>
+struct ProductSum {
+  I pairs;  // 16-bit lanes
+  I total;
+
+  void clear() { pairs = total = zero_bytes(); }
+  inline __attribute__((always_inline)) void add(const I (&u)[4], const int8_t* planes) {
+    const I* a = reinterpret_cast<const I*>(planes);
+    const I p01 = _mm256_add_epi16(_mm256_maddubs_epi16(u[0], _mm256_loadu_si256(a)),
+                                   _mm256_maddubs_epi16(u[1], _mm256_loadu_si256(a + 1)));
+    const I p23 = _mm256_add_epi16(_mm256_maddubs_epi16(u[2], _mm256_loadu_si256(a + 2)),
+                                   _mm256_maddubs_epi16(u[3], _mm256_loadu_si256(a + 3)));
+    pairs = _mm256_add_epi16(pairs, _mm256_add_epi16(p01, p23));
+  }
+  void flush() {
+    total = _mm256_add_epi32(total, widen_sums(pairs));
+    pairs = zero_bytes();
+  }
+  I lanes() const { return total; }
+};
+
+inline int32_t add_lanes(I v) {
   __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
   sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
   sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
   return _mm_cvtsi128_si32(sum);
 }
-
-// The sums of the lanes of four vectors.
-inline __m128i add_lanes_of_4(__m256i a, __m256i b, __m256i c, __m256i d) {
-  const __m256i abcd = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+inline __m128i add_lanes_of_4(I a, I b, I c, I d) {
+  const I abcd = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
   return _mm_add_epi32(_mm256_castsi256_si128(abcd), _mm256_extracti128_si256(abcd, 1));
 }
 
-#include "kernels/cpu/scale_products.inc"
-
-inline __m256i widen_sums(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
-
-// Writes the int8 codes of n values in plane order, returns their sum.
-int32_t store_codes(const float* x, const float* gain, float s, int n, int8_t* codes) {
-  const F scale = broadcast(s);
-  // Bytes 0, 4, 8, 12 of each 16 to its first word, 1, 5, 9, 13 to the second, ...
-  const __m256i by_plane = _mm256_broadcastsi128_si256(
-      _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  const __m256i planes_together = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+inline I pack_codes(const F (&z)[4]) {
   // Undoes the lane interleaving of two packs.
-  const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  __m256i sum = _mm256_setzero_si256();
-  for (int g = 0; g < n; g += kGroupColumns) {
-    for (int b = 0; b < kGroupColumns; b += 32) {
-      __m256i code[4];
-      for (int j = 0; j < 4; ++j) {
-        const int i = g + b + 8 * j;
-        const int left = n - i;
-        F z = zero();
-        if (left >= kLanes) {
-          z = gain ? mul(load(x + i), load(gain + i)) : load(x + i);
-        } else if (left > 0) {
-          z = load_first(x + i, left);
-          if (gain) z = mul(z, load_first(gain + i, left));
-        }
-        code[j] = _mm256_cvtps_epi32(mul(z, scale));
-      }
-      const __m256i v =
-          _mm256_permutevar8x32_epi32(_mm256_packs_epi16(_mm256_packs_epi32(code[0], code[1]),
-                                                         _mm256_packs_epi32(code[2], code[3])),
-                                      in_order);
-      sum = _mm256_add_epi32(sum, widen_sums(_mm256_maddubs_epi16(_mm256_set1_epi8(1), v)));
-      const __m256i planes =
-          _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(v, by_plane), planes_together);
-      int8_t* to = codes + g + b / 4;
-      const __m128i planes01 = _mm256_castsi256_si128(planes);
-      const __m128i planes23 = _mm256_extracti128_si256(planes, 1);
-      _mm_storel_epi64(reinterpret_cast<__m128i*>(to), planes01);
-      _mm_storel_epi64(reinterpret_cast<__m128i*>(to + kPlaneBytes),
-                       _mm_unpackhi_epi64(planes01, planes01));
-      _mm_storel_epi64(reinterpret_cast<__m128i*>(to + 2 * kPlaneBytes), planes23);
-      _mm_storel_epi64(reinterpret_cast<__m128i*>(to + 3 * kPlaneBytes),
-                       _mm_unpackhi_epi64(planes23, planes23));
-    }
-  }
-  return add_lanes(sum);
+  const I in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const I low = _mm256_packs_epi32(_mm256_cvtps_epi32(z[0]), _mm256_cvtps_epi32(z[1]));
+  const I high = _mm256_packs_epi32(_mm256_cvtps_epi32(z[2]), _mm256_cvtps_epi32(z[3]));
+  return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), in_order);
 }
-
-// One step: 32 bytes of codes of R rows with 128 codes of each of T activation rows.
-//
-// The stored codes 00, 01, 11 xor 01 are 1, 0, 2: 1 - w for the weight w. So the products add up to
-// sum(x) - w . x, with no subtraction and no lookup; sum(x) is known.
-template <int R, int T>
-inline __attribute__((always_inline)) void step(const __m256i (&packed)[R], const int8_t* x,
-                                                size_t stride, __m256i (&acc)[R][T]) {
-  const __m256i low = _mm256_set1_epi8(3);
-  for (int r = 0; r < R; ++r) {
-    const __m256i w = _mm256_xor_si256(packed[r], _mm256_set1_epi8(0x55));
-    const __m256i u0 = _mm256_and_si256(w, low);
-    const __m256i u1 = _mm256_and_si256(_mm256_srli_epi16(w, 2), low);
-    const __m256i u2 = _mm256_and_si256(_mm256_srli_epi16(w, 4), low);
-    const __m256i u3 = _mm256_and_si256(_mm256_srli_epi16(w, 6), low);
-    for (int t = 0; t < T; ++t) {
-      const __m256i* a = reinterpret_cast<const __m256i*>(x + static_cast<size_t>(t) * stride);
-      const __m256i p01 = _mm256_add_epi16(_mm256_maddubs_epi16(u0, _mm256_loadu_si256(a)),
-                                           _mm256_maddubs_epi16(u1, _mm256_loadu_si256(a + 1)));
-      const __m256i p23 = _mm256_add_epi16(_mm256_maddubs_epi16(u2, _mm256_loadu_si256(a + 2)),
-                                           _mm256_maddubs_epi16(u3, _mm256_loadu_si256(a + 3)));
-      acc[r][t] = _mm256_add_epi16(acc[r][t], _mm256_add_epi16(p01, p23));
-    }
-  }
+inline I add_bytes(I sums, I bytes) {
+  return _mm256_add_epi32(sums, widen_sums(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes)));
 }
-
-template <int R, int T>
-inline void clear(__m256i (&acc)[R][T]) {
-  for (auto& row : acc) {
-    for (__m256i& cell : row) cell = _mm256_setzero_si256();
-  }
-}
-
-template <int R, int T>
-inline void flush(__m256i (&pairs)[R][T], __m256i (&total)[R][T]) {
-  for (int r = 0; r < R; ++r) {
-    for (int t = 0; t < T; ++t) {
-      total[r][t] = _mm256_add_epi32(total[r][t], widen_sums(pairs[r][t]));
-    }
-  }
-  clear(pairs);
-}
-
-template <int R, int T>
-inline void product_tile(const TernaryMatrix& w, size_t row_bytes, int i, const QuantisedRows& x,
-                         int t_begin, float* out, size_t out_stride) {
-  // A step adds at most 4 * 2 * 2 * 128 = 2048 to a 16-bit sum: 15 steps fit.
-  constexpr int kStepsPerFlush = 15;
-  __m256i pairs[R][T];
-  __m256i total[R][T];
-  clear(pairs);
-  clear(total);
-  const uint8_t* codes = w.codes + static_cast<size_t>(i) * row_bytes;
-  const int8_t* activation = x.codes + static_cast<size_t>(t_begin) * x.stride;
-  __m256i packed[R];
-  size_t b = 0;
-  while (b + kPlaneBytes <= row_bytes) {
-    for (int n = 0; n < kStepsPerFlush && b + kPlaneBytes <= row_bytes; ++n, b += kPlaneBytes) {
-      for (int r = 0; r < R; ++r) {
-        packed[r] = _mm256_loadu_si256(
-            reinterpret_cast<const __m256i*>(codes + static_cast<size_t>(r) * row_bytes + b));
-      }
-      step<R, T>(packed, activation + 4 * b, x.stride, pairs);
-    }
-    flush(pairs, total);
-  }
-  if (b < row_bytes) {
-    for (int r = 0; r < R; ++r) {
-      alignas(32) uint8_t rest[kPlaneBytes] = {};
-      __builtin_memcpy(rest, codes + static_cast<size_t>(r) * row_bytes + b, row_bytes - b);
-      packed[r] = _mm256_load_si256(reinterpret_cast<const __m256i*>(rest));
-    }
-    step<R, T>(packed, activation + 4 * b, x.stride, pairs);
-    flush(pairs, total);
-  }
-  for (int t = 0; t < T; ++t) {
-    float* to = out + static_cast<size_t>(t) * out_stride;
-    if constexpr (R == 4) {
-      scale_products(w, i, x, t_begin + t,
-                     add_lanes_of_4(total[0][t], total[1][t], total[2][t], total[3][t]), to);
-    } else {
-      scale_product(w, i, x, t_begin + t, add_lanes(total[0][t]), to);
-    }
-  }
-}
-
-void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const QuantisedRows& x,
-                  int t_begin, int t_end, float* out, size_t out_stride) {
-  const size_t row_bytes = (static_cast<size_t>(w.cols) + 3) / 4;
-  int i = i_begin;
-  for (; i + 4 <= i_end; i += 4) {
-    float* to = out + (i - i_begin);
-    int t = t_begin;
-    for (; t + 2 <= t_end; t += 2, to += 2 * out_stride) {
-      product_tile<4, 2>(w, row_bytes, i, x, t, to, out_stride);
-    }
-    if (t < t_end) product_tile<4, 1>(w, row_bytes, i, x, t, to, out_stride);
-  }
-  for (; i < i_end; ++i) {
-    float* to = out + (i - i_begin);
-    for (int t = t_begin; t < t_end; ++t, to += out_stride) {
-      product_tile<1, 1>(w, row_bytes, i, x, t, to, out_stride);
-    }
-  }
+inline void store_planes(I bytes, int8_t* to) {
+  // Bytes 0, 4, 8, 12 of each 16 to its first word, 1, 5, 9, 13 to the second, ...
+  const I by_plane = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const I planes_together = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const I planes =
+      _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(bytes, by_plane), planes_together);
+  const __m128i planes01 = _mm256_castsi256_si128(planes);
+  const __m128i planes23 = _mm256_extracti128_si256(planes, 1);
+  const auto store_8 = [&](int plane, __m128i v) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to + plane * kPlaneBytes), v);
+  };
+  store_8(0, planes01);
+  store_8(1, _mm_unpackhi_epi64(planes01, planes01));
+  store_8(2, planes23);
+  store_8(3, _mm_unpackhi_epi64(planes23, planes23));
 }
 
 // ---- Certified head --------------------------------------------------------------------------
@@ -308,21 +223,11 @@ inline void certified_product(const int8_t* codes, const int16_t* steps, int pit
   }
 }
 
-void certified_products(const CertifiedHead& certified, int i_begin, int i_end,
-                        const int16_t* steps, int t_count, float* out, size_t out_stride) {
-  const int pitch = (certified.cols + 63) / 64 * 64;
-  for (int i = i_begin; i < i_end; ++i) {
-    const int8_t* codes = certified.codes + static_cast<size_t>(i) * static_cast<size_t>(pitch);
-    const int16_t* of = steps;
-    float* to = out + (i - i_begin);
-    int t = 0;
-    for (; t + 2 <= t_count; t += 2, of += 2 * pitch, to += 2 * out_stride) {
-      certified_product<2>(codes, of, pitch, to, out_stride);
-    }
-    if (t < t_count) certified_product<1>(codes, of, pitch, to, out_stride);
-  }
-}
+constexpr int kHeadTokens = 2;
 
+#include "kernels/cpu/ternary.inc"
+
+// The rest is written over floats alone.
 #include "kernels/cpu/simd.inc"
 
 }  // namespace

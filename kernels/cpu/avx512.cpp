@@ -73,97 +73,69 @@ inline F if_less(F x, float limit, F yes, F no) {
   return _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(x, broadcast(limit), _CMP_LT_OQ), yes);
 }
 
-// e * 2^(shifted - round), the difference taken of the bits, in two steps as canonical_exp does.
-inline F times_power_of_two(F e, F shifted, F round) {
-  const __m512i exponent =
-      _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_castps_si512(round));
-  const __m512i half = _mm512_srai_epi32(exponent, 1);
-  const __m512i bias = _mm512_set1_epi32(127);
-  const __m512i scale1 = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
-  const __m512i scale2 =
-      _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(exponent, half), bias), 23);
-  return mul(mul(e, _mm512_castsi512_ps(scale1)), _mm512_castsi512_ps(scale2));
+using Bits = __m512i;
+inline Bits bits_of(F v) { return _mm512_castps_si512(v); }
+inline F float_of(Bits v) { return _mm512_castsi512_ps(v); }
+inline Bits subtract(Bits a, Bits b) { return _mm512_sub_epi32(a, b); }
+inline Bits halve(Bits v) { return _mm512_srai_epi32(v, 1); }
+inline Bits to_exponent(Bits v) {
+  return _mm512_slli_epi32(_mm512_add_epi32(v, _mm512_set1_epi32(127)), 23);
 }
 
 #include "kernels/cpu/simd_exp.inc"
 
 // ---- Ternary product ------------------------------------------------------------------------
 
+#include "kernels/cpu/x86_lanes.inc"
+
+using I = __m512i;
 constexpr int kPlaneBytes = 64;
-constexpr int kGroupColumns = 4 * kPlaneBytes;
+constexpr int kTileTokens = 4;
 
-// Writes the int8 codes of n values in plane order, returns their sum.
-int32_t store_codes(const float* x, const float* gain, float s, int n, int8_t* codes) {
-  const F scale = broadcast(s);
-  // Bytes 0, 4, 8, 12 of each 16 to its first word, 1, 5, 9, 13 to the second, ...
-  const __m512i by_plane =
-      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  const __m512i planes_together =
-      _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  __m512i sum = _mm512_setzero_si512();
-  for (int g = 0; g < n; g += kGroupColumns) {
-    alignas(64) int8_t group[kGroupColumns];
-    for (int i = 0; i < kGroupColumns; i += kLanes) {
-      const int left = n - g - i;
-      F z = zero();
-      if (left >= kLanes) {
-        z = gain ? mul(load(x + g + i), load(gain + g + i)) : load(x + g + i);
-      } else if (left > 0) {
-        z = load_first(x + g + i, left);
-        if (gain) z = mul(z, load_first(gain + g + i, left));
-      }
-      const __m512i code = _mm512_cvtps_epi32(mul(z, scale));
-      _mm_store_si128(reinterpret_cast<__m128i*>(group + i), _mm512_cvtsepi32_epi8(code));
-    }
-    for (int b = 0; b < kGroupColumns; b += 64) {
-      const __m512i v = _mm512_load_si512(group + b);
-      sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), v);
-      const __m512i planes =
-          _mm512_permutexvar_epi32(planes_together, _mm512_shuffle_epi8(v, by_plane));
-      int8_t* to = codes + g + b / 4;
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_castsi512_si128(planes));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + kPlaneBytes),
-                       _mm512_extracti32x4_epi32(planes, 1));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * kPlaneBytes),
-                       _mm512_extracti32x4_epi32(planes, 2));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 3 * kPlaneBytes),
-                       _mm512_extracti32x4_epi32(planes, 3));
-    }
-  }
-  return _mm512_reduce_add_epi32(sum);
+inline I zero_bytes() { return _mm512_setzero_si512(); }
+inline I load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+inline I load_first_bytes(const uint8_t* p, size_t n) {
+  return _mm512_maskz_loadu_epi8((1ull << n) - 1ull, p);
+}
+inline __attribute__((always_inline)) void split_fields(I packed, I (&u)[4]) {
+  const I low = _mm512_set1_epi8(3);
+  const I w = _mm512_xor_si512(packed, _mm512_set1_epi8(0x55));
+  u[0] = _mm512_and_si512(w, low);
+  u[1] = _mm512_and_si512(_mm512_srli_epi16(w, 2), low);
+  u[2] = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
+  u[3] = _mm512_and_si512(_mm512_srli_epi16(w, 6), low);
 }
 
-// One step: 64 bytes of codes of R rows with 256 codes of each of T activation rows.
-//
-// The stored codes 00, 01, 11 xor 01 are 1, 0, 2: 1 - w for the weight w. So the products add up to
-// sum(x) - w . x, with no subtraction and no lookup; sum(x) is known.
-template <int R, int T, int kChains>
-inline __attribute__((always_inline)) void step(const __m512i (&packed)[R], const int8_t* x,
-                                                size_t stride, __m512i (&acc)[R][T][kChains]) {
-  const __m512i low = _mm512_set1_epi8(3);
-  for (int r = 0; r < R; ++r) {
-    const __m512i w = _mm512_xor_si512(packed[r], _mm512_set1_epi8(0x55));
-    const __m512i u0 = _mm512_and_si512(w, low);
-    const __m512i u1 = _mm512_and_si512(_mm512_srli_epi16(w, 2), low);
-    const __m512i u2 = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
-    const __m512i u3 = _mm512_and_si512(_mm512_srli_epi16(w, 6), low);
-    for (int t = 0; t < T; ++t) {
-      const int8_t* a = x + static_cast<size_t>(t) * stride;
-      __m512i& first = acc[r][t][0];
-      __m512i& second = acc[r][t][kChains - 1];
-      first = _mm512_dpbusd_epi32(first, u0, _mm512_loadu_si512(a));
-      second = _mm512_dpbusd_epi32(second, u1, _mm512_loadu_si512(a + kPlaneBytes));
-      first = _mm512_dpbusd_epi32(first, u2, _mm512_loadu_si512(a + 2 * kPlaneBytes));
-      second = _mm512_dpbusd_epi32(second, u3, _mm512_loadu_si512(a + 3 * kPlaneBytes));
-    }
+// Lanes of 32 bits hold a row of 2^24 columns (ops.h).
+constexpr int kStepsPerFlush = (1 << 24) / (4 * kPlaneBytes);
+
+template <int T>
+struct ProductSum {
+  // A single activation row leaves few independent chains of dpbusd (latency 4 to 5): split each.
+  static constexpr int kChains = T == 1 ? 2 : 1;
+  I chains[kChains];
+
+  void clear() {
+    for (I& chain : chains) chain = zero_bytes();
   }
-}
+  inline __attribute__((always_inline)) void add(const I (&u)[4], const int8_t* a) {
+    I& first = chains[0];
+    I& second = chains[kChains - 1];
+    first = _mm512_dpbusd_epi32(first, u[0], _mm512_loadu_si512(a));
+    second = _mm512_dpbusd_epi32(second, u[1], _mm512_loadu_si512(a + kPlaneBytes));
+    first = _mm512_dpbusd_epi32(first, u[2], _mm512_loadu_si512(a + 2 * kPlaneBytes));
+    second = _mm512_dpbusd_epi32(second, u[3], _mm512_loadu_si512(a + 3 * kPlaneBytes));
+  }
+  void flush() {}
+  I lanes() const {
+    if constexpr (kChains == 2) return _mm512_add_epi32(chains[0], chains[1]);
+    return chains[0];
+  }
+};
 
-inline int32_t add_lanes(__m512i v) { return _mm512_reduce_add_epi32(v); }
-
-// The sums of the lanes of four vectors.
-inline __m128i add_lanes_of_4(__m512i a, __m512i b, __m512i c, __m512i d) {
-  const auto halves = [](__m512i v) {
+inline int32_t add_lanes(I v) { return _mm512_reduce_add_epi32(v); }
+inline __m128i add_lanes_of_4(I a, I b, I c, I d) {
+  const auto halves = [](I v) {
     return _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
   };
   const __m256i ab = _mm256_hadd_epi32(halves(a), halves(b));
@@ -172,70 +144,28 @@ inline __m128i add_lanes_of_4(__m512i a, __m512i b, __m512i c, __m512i d) {
   return _mm_add_epi32(_mm256_castsi256_si128(abcd), _mm256_extracti128_si256(abcd, 1));
 }
 
-#include "kernels/cpu/scale_products.inc"
-
-template <int R, int T>
-inline void product_tile(const TernaryMatrix& w, size_t row_bytes, int i, const QuantisedRows& x,
-                         int t_begin, float* out, size_t out_stride) {
-  // A single activation row leaves few independent chains of dpbusd (latency 4 to 5): split each.
-  constexpr int kChains = T == 1 ? 2 : 1;
-  __m512i acc[R][T][kChains];
-  for (auto& row : acc) {
-    for (auto& cell : row) {
-      for (__m512i& chain : cell) chain = _mm512_setzero_si512();
-    }
-  }
-  const uint8_t* codes = w.codes + static_cast<size_t>(i) * row_bytes;
-  const int8_t* activation = x.codes + static_cast<size_t>(t_begin) * x.stride;
-  __m512i packed[R];
-  size_t b = 0;
-  for (; b + kPlaneBytes <= row_bytes; b += kPlaneBytes) {
-    for (int r = 0; r < R; ++r) {
-      packed[r] = _mm512_loadu_si512(codes + static_cast<size_t>(r) * row_bytes + b);
-    }
-    step<R, T, kChains>(packed, activation + 4 * b, x.stride, acc);
-  }
-  if (b < row_bytes) {
-    const __mmask64 rest = (1ull << (row_bytes - b)) - 1ull;
-    for (int r = 0; r < R; ++r) {
-      packed[r] = _mm512_maskz_loadu_epi8(rest, codes + static_cast<size_t>(r) * row_bytes + b);
-    }
-    step<R, T, kChains>(packed, activation + 4 * b, x.stride, acc);
-  }
-  for (int t = 0; t < T; ++t) {
-    if constexpr (kChains == 2) {
-      for (int r = 0; r < R; ++r) acc[r][t][0] = _mm512_add_epi32(acc[r][t][0], acc[r][t][1]);
-    }
-    float* to = out + static_cast<size_t>(t) * out_stride;
-    if constexpr (R == 4) {
-      scale_products(w, i, x, t_begin + t,
-                     add_lanes_of_4(acc[0][t][0], acc[1][t][0], acc[2][t][0], acc[3][t][0]), to);
-    } else {
-      scale_product(w, i, x, t_begin + t, add_lanes(acc[0][t][0]), to);
-    }
-  }
+inline I pack_codes(const F (&z)[4]) {
+  I bytes = _mm512_castsi128_si512(to_int8(z[0]));
+  bytes = _mm512_inserti32x4(bytes, to_int8(z[1]), 1);
+  bytes = _mm512_inserti32x4(bytes, to_int8(z[2]), 2);
+  return _mm512_inserti32x4(bytes, to_int8(z[3]), 3);
 }
-
-void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const QuantisedRows& x,
-                  int t_begin, int t_end, float* out, size_t out_stride) {
-  const size_t row_bytes = (static_cast<size_t>(w.cols) + 3) / 4;
-  int i = i_begin;
-  for (; i + 4 <= i_end; i += 4) {
-    float* to = out + (i - i_begin);
-    int t = t_begin;
-    for (; t + 4 <= t_end; t += 4, to += 4 * out_stride) {
-      product_tile<4, 4>(w, row_bytes, i, x, t, to, out_stride);
-    }
-    for (; t < t_end; ++t, to += out_stride) {
-      product_tile<4, 1>(w, row_bytes, i, x, t, to, out_stride);
-    }
-  }
-  for (; i < i_end; ++i) {
-    float* to = out + (i - i_begin);
-    for (int t = t_begin; t < t_end; ++t, to += out_stride) {
-      product_tile<1, 1>(w, row_bytes, i, x, t, to, out_stride);
-    }
-  }
+inline I add_bytes(I sums, I bytes) {
+  return _mm512_dpbusd_epi32(sums, _mm512_set1_epi8(1), bytes);
+}
+inline void store_planes(I bytes, int8_t* to) {
+  // Bytes 0, 4, 8, 12 of each 16 to its first word, 1, 5, 9, 13 to the second, ...
+  const I by_plane =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const I planes_together = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const I planes = _mm512_permutexvar_epi32(planes_together, _mm512_shuffle_epi8(bytes, by_plane));
+  const auto store_16 = [&](int plane, __m128i v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + plane * kPlaneBytes), v);
+  };
+  store_16(0, _mm512_castsi512_si128(planes));
+  store_16(1, _mm512_extracti32x4_epi32(planes, 1));
+  store_16(2, _mm512_extracti32x4_epi32(planes, 2));
+  store_16(3, _mm512_extracti32x4_epi32(planes, 3));
 }
 
 // ---- Certified head --------------------------------------------------------------------------
@@ -249,8 +179,16 @@ inline __m512i load_codes(const int8_t* codes) {
   return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)));
 }
 
-// One row of codes with one of steps, of `pitch` columns.
-inline float certified_product(const int8_t* codes, const int16_t* steps, int pitch) {
+constexpr int kHeadTokens = 4;
+
+// One row of codes with kTokens rows of steps, of `pitch` columns.
+template <int kTokens>
+inline void certified_product(const int8_t* codes, const int16_t* steps, int pitch, float* out,
+                              size_t out_stride);
+
+template <>
+inline void certified_product<1>(const int8_t* codes, const int16_t* steps, int pitch, float* out,
+                                 size_t) {
   // At least 32 lanes: each takes at most kMaxCertifiedCols / 32 products, which fit.
   __m512i acc[4] = {};
   const auto add = [&](int c, int j) {
@@ -266,12 +204,13 @@ inline float certified_product(const int8_t* codes, const int16_t* steps, int pi
   }
   const __m512i sum = _mm512_add_epi64(_mm512_add_epi64(widen_sum(acc[0]), widen_sum(acc[1])),
                                        _mm512_add_epi64(widen_sum(acc[2]), widen_sum(acc[3])));
-  return static_cast<float>(_mm512_reduce_add_epi64(sum));
+  *out = static_cast<float>(_mm512_reduce_add_epi64(sum));
 }
 
-// The same with four rows of steps, which share the widened codes.
-inline void certified_product_of_4(const int8_t* codes, const int16_t* steps, int pitch, float* out,
-                                   size_t out_stride) {
+// Four rows of steps share the widened codes.
+template <>
+inline void certified_product<4>(const int8_t* codes, const int16_t* steps, int pitch, float* out,
+                                 size_t out_stride) {
   __m512i acc[4][2];
   for (auto& of_token : acc) {
     for (__m512i& a : of_token) a = _mm512_setzero_si512();  // `= {}` would go through memory
@@ -307,23 +246,9 @@ inline void certified_product_of_4(const int8_t* codes, const int16_t* steps, in
   out[3 * out_stride] = _mm_cvtss_f32(_mm_shuffle_ps(second, second, 1));
 }
 
-// One row of codes at a time: the processor fetches ahead in one stream, hardly in four (17 GB/s).
-void certified_products(const CertifiedHead& certified, int i_begin, int i_end,
-                        const int16_t* steps, int t_count, float* out, size_t out_stride) {
-  const int pitch = (certified.cols + 63) / 64 * 64;
-  for (int i = i_begin; i < i_end; ++i) {
-    const int8_t* codes = certified.codes + static_cast<size_t>(i) * static_cast<size_t>(pitch);
-    const int16_t* of = steps;
-    float* to = out + (i - i_begin);
-    int t = 0;
-    for (; t + 4 <= t_count; t += 4, of += 4 * pitch, to += 4 * out_stride) {
-      certified_product_of_4(codes, of, pitch, to, out_stride);
-    }
-    for (; t < t_count; ++t, of += pitch, to += out_stride)
-      *to = certified_product(codes, of, pitch);
-  }
-}
+#include "kernels/cpu/ternary.inc"
 
+// The rest is written over floats alone.
 #include "kernels/cpu/simd.inc"
 
 }  // namespace

@@ -16,7 +16,7 @@
 namespace edgellm::cpu {
 namespace {
 
-// About 50 us of spinning: longer than the gap between two ops, shorter than anybody notices.
+// About 50 us of spinning: longer than the time between two ops, too short to be noticed.
 constexpr int kSpins = 2000;
 
 void pause() {

@@ -14,9 +14,8 @@
 namespace edgellm::cpu {
 
 // Activation rows as int8 codes, ordered for the instruction set's ternary product. In a group of
-// `plane_bytes` * 4 columns plane k holds
-// columns 4 b + k, b = 0 .. plane_bytes - 1: shifting the packed weights right by 2 k lines them up
-// with plane k. The last group is filled with zeros.
+// `plane_bytes` * 4 columns plane k holds columns 4 b + k, b = 0 .. plane_bytes - 1: shifting the
+// packed weights right by 2 k lines them up with plane k. The last group is filled with zeros.
 struct QuantisedRows {
   int8_t* codes = nullptr;  // [rows, stride]
   size_t stride = 0;        // bytes a row: columns rounded up to 4 * plane_bytes
@@ -95,7 +94,7 @@ struct Primitives {
   void (*attention)(const AttentionArgs& args, const AttentionItem& item, float* scratch);
 };
 
-// QuantisedRows::stride of rows of so many columns.
+// QuantisedRows::stride of rows of `cols` columns.
 size_t quantised_stride(const Primitives& isa, int cols);
 
 // Chunk tiles widened to float32 and padded, and the running state of every row and head of an

@@ -1,12 +1,13 @@
 // Attention of rows that are each alone in their sequence (kernels/ops.h): continuous batching.
-// Bound by the memory and by float32 arithmetic alike, if all blocks are there at once.
+// Where all blocks are resident at once, the memory and the float32 arithmetic bound it alike.
 //
 // A block takes a row with query heads of one kv head. Its teams, of a warp or two, each take a
 // chunk of the context and leave its state in shared memory; then a warp for each query merges a
 // round of them in ascending order. Nothing depends on which team made a chunk's state, nor on how
 // many teams there are.
 //
-// Keys and values wait in shared memory as they are: each key is read by one lane, each value, too.
+// Keys and values wait in shared memory as the cache has them: one lane reads each key, and one
+// lane each value.
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/attention_chunk.cuh"
@@ -127,8 +128,8 @@ __device__ void fetch_values(const Element* tile, int first, int begin, int end,
   }
 }
 
-// Up to a multiple of four the values of so many positions are followed by -0, which with a weight
-// of +0 changes no sum, not even one that is -0.
+// Fills the values of `positions` positions up to a multiple of four with -0. With a weight of +0
+// that changes no sum, not even one that is -0.
 template <class S, class Element>
 __device__ void pad_values(int positions, uint4* staged) {
   constexpr uint32_t kZeros = sizeof(Element) == 2 ? 0x80008000u : 0x80000000u;
@@ -183,7 +184,7 @@ struct KeyGroup {
 
   __device__ __forceinline__ KeyGroup(const uint4* staged, int group) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    // The stored order has the groups, too, in bit-reversed order.
+    // The stored order has the groups in bit-reversed order as well.
     const int first = static_cast<int>(__brev(group) >> 29) * kGroupWords;
 #pragma unroll
     for (int p = 0; p < S::kPositions; ++p) {
@@ -261,8 +262,8 @@ __device__ __forceinline__ void store(float* to, const float (&values)[kCount]) 
   }
 }
 
-// A chunk, by a team. Its first keys are on their way into its memory. `values`: where the values
-// go, either there, too, or where the first of them are already on their way.
+// A chunk, by a team. Copies of its first keys into its memory have been started. `values` is where
+// the values go: the team's own memory again, or memory for which their copies have been started.
 template <class S, class Element>
 __device__ void attend(const Element* key_tile, const Element* value_tile, int count, int head_dim,
                        float scale, const float* queries, TeamMemory<S>& own, uint4* values) {

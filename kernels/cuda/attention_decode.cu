@@ -1,14 +1,14 @@
-// FlashDecoding with a fixed order (kernels/ops.h): chunks of 64 positions in parallel, merged in
-// ascending order. A few rows, each with a long past: decode. Many: attention_batch.cu, those that
-// are alone in their sequence, and attention_prefill.cu.
+// Attention of a few rows, each with a long past (decode): FlashDecoding with a fixed order
+// (kernels/ops.h). Chunks of 64 positions are made in parallel and merged in ascending order. Many
+// rows are the work of attention_batch.cu and attention_prefill.cu.
 //
 // A short context is one block's work for each query head, from end to end. A long one is cut into
-// runs of chunks: a block takes a run for all query heads of a kv head, which share its keys and
-// values, and leaves the states of its chunks in the workspace; the block that finishes last merges
-// them. Which of the two it is depends on the position only; the grid is the same.
+// runs of chunks. A block takes a run for all query heads of a kv head, which share its keys and
+// values, and leaves the states of its chunks in the workspace; the block that ends last merges
+// them. The position alone decides between the two; the grid is the same.
 //
-// Keys and values that earlier steps have left in the cache are fetched before the previous kernel
-// has ended; then, as those of gemv.cu, a block warms up.
+// Before the previous kernel has ended, a block fetches the keys and values that earlier steps have
+// left in the cache. Then it warms up, as those of gemv.cu do.
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/attention_chunk.cuh"
@@ -20,7 +20,7 @@
 namespace edgellm::cuda {
 namespace {
 
-// Lanes that share a score: lane t sums dimensions t, t + 8, ..., the last three fold steps cross
+// Lanes that share a score: lane t sums dimensions t, t + 8, ...; the last three fold steps cross
 // lanes.
 constexpr int kScoreLanes = kKeyLanes;
 static_assert(kDecodeThreads == kThreads + 32);

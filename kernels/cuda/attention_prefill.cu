@@ -3,10 +3,9 @@
 //
 // A block takes a few neighbouring rows with the query heads of one kv head, its "queries", and
 // walks over the chunks of their context. A chunk's keys and values are widened to float32 in
-// shared memory once for all queries. A warp has kQueries of the queries for itself: a lane scores
-// them at one or two positions, then the warp turns to sums over positions, where a lane has four
-// dimensions.
-// Keys are stored in the order of the queries (attention_chunk.cuh).
+// shared memory once for all queries. A warp has kQueries of the queries for itself. First a lane
+// scores them at one or two positions; then the warp turns to sums over positions, where a lane has
+// four dimensions. Keys are stored in the order of the queries (attention_chunk.cuh).
 #include <cuda_fp16.h>
 
 #include <iterator>

@@ -38,11 +38,11 @@ __device__ inline void cluster_wait() {
 }
 
 // What the blocks of the cluster send once into this block's shared memory. A store counts itself
-// where it arrives, so that nobody waits for more than the data (a barrier of the cluster takes a
-// fence of the whole GPU besides, a microsecond).
+// where it arrives, so a reader waits for the data and nothing else. (A barrier of the cluster also
+// takes a fence of the whole GPU, a microsecond.)
 class Inbox {
  public:
-  // By one thread, before the cluster meets: for so many bytes.
+  // By one thread, before the cluster meets. `bytes`: all that will arrive.
   __device__ void init(int bytes) {
 #ifdef EDGELLM_HAS_CLUSTERS
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier_))

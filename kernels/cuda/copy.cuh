@@ -42,7 +42,7 @@ __device__ inline void end_of_copies() {
 #endif
 }
 
-// Waits until at most kPending of this thread's newest groups are under way.
+// Waits until at most kPending of this thread's groups of copies, the newest, have not ended.
 template <int kPending>
 __device__ void wait_for_copies_but() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -50,7 +50,7 @@ __device__ void wait_for_copies_but() {
 #endif
 }
 
-// Waits for this thread's groups of copies but the newest one.
+// Waits for this thread's groups of copies except the newest one.
 __device__ inline void wait_for_older_copies() { wait_for_copies_but<1>(); }
 
 // Waits for all copies of this thread.
@@ -60,8 +60,8 @@ __device__ inline void wait_for_copies() {
 #endif
 }
 
-// Starts to bring `bytes` (a multiple of 16, as is the address) into the L2 cache, for one thread
-// to call. Every write goes there, so what an earlier kernel still writes may be asked for, too.
+// Starts to bring `bytes` (a multiple of 16, as is the address) into the L2 cache; one thread calls
+// it. Every write goes to that cache, so the bytes may be some that an earlier kernel still writes.
 __device__ inline void prefetch_to_l2(const void* global, int bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   if (bytes == 0) return;

@@ -59,7 +59,7 @@ struct Workspace {
   unsigned long long* best = nullptr;   // [max output rows] arg-max in progress
   int32_t* head_done = nullptr;         // [1], zero between launches
   int max_chunks = 0;                   // of the context
-  int attention_rows = kMaxInlineRows;  // at most that; more rows do not share their chunks out
+  int attention_rows = kMaxInlineRows;  // that `attention` has room for; more rows need none
   // The certified head's, for its output rows. Steps of many rows are digits (head_certified.cuh).
   int16_t* steps = nullptr;       // [rows, CertifiedHead::pitch_of(dim)]
   HiddenBound* hidden = nullptr;  // [rows]
@@ -80,7 +80,7 @@ struct RescoredTotals {
 // of the last kMailboxSteps steps. Word [n % kMailboxSteps][r] tells what step n chose for row r.
 // Its upper half is n, its lower half the id, or the fault that the step met. One store writes the
 // word, so a host that sees the number of the step has the value.
-inline constexpr uint32_t kMailboxSteps = 4;  // two steps are under way at most
+inline constexpr uint32_t kMailboxSteps = 4;  // at most two steps are launched and not yet polled
 EDGELLM_HOST_DEVICE inline uint64_t mailbox_word(uint32_t step, int32_t id, int32_t fault) {
   const int32_t value = fault != 0 ? -1 - fault : id;
   return static_cast<uint64_t>(step) << 32 | static_cast<uint32_t>(value);

@@ -1,10 +1,10 @@
-// qkv, attn_out, ffn_up and ffn_down for many activation rows ("tokens" here, because weights have
-// rows too): one launch quantises the tokens, a second multiplies on the int8 tensor cores and
-// finishes the results.
+// qkv, attn_out, ffn_up and ffn_down for many activation rows: GEMM. The rows are "tokens" here,
+// because weights have rows as well. One launch quantises the tokens, a second multiplies on the
+// int8 tensor cores and stores the results.
 //
 // A block makes a tile of weight rows x tokens. Copies of the next K steps into shared memory run
 // while the tensor cores work on the present one. The tile's integer sums go through shared memory
-// once more, so that the ending is a short loop in which neighbouring threads write neighbouring
+// once more, so that the epilogue is a short loop in which neighbouring threads write neighbouring
 // results.
 #include <iterator>
 #include <utility>
@@ -194,13 +194,13 @@ struct GemmCopies {
   }
 };
 
-// The results of a tile that a thread finishes: of one pair, for every kTokenStep-th token.
+// The results of a tile that a thread stores: of one pair, for every kTokenStep-th token.
 template <class T, class Op>
 struct TileEpilogue {
   static constexpr int kTokenStep = T::kThreads / T::kPairs;
   static constexpr int kResults = (T::kTokens + kTokenStep - 1) / kTokenStep;
-  // Looked up together, so that the thread waits for memory once. Few are looked up before the
-  // products, more would take their registers.
+  // Targets are located together, so that the thread waits for memory once. Few are located before
+  // the products; more would take their registers.
   static constexpr int kBatch = kResults < 8 ? kResults : 8;
   static constexpr bool kEarly = kResults <= 4;
 
@@ -223,7 +223,7 @@ struct TileEpilogue {
     }
   }
 
-  // Scales the sums and lets the op finish them.
+  // Scales the sums and lets the op store them.
   __device__ void store(const Op& op, const int* tile, const RowScale* scales) {
     if (pair >= op.pairs()) return;
     const int t = static_cast<int>(threadIdx.x);

@@ -1,15 +1,16 @@
 // qkv, attn_out, ffn_up and ffn_down for two to eight activation rows ("tokens"), each in one
 // launch (compute capability 9.0 and newer).
 //
-// What gemv.cu does for one token would cost every block the reading and quantising of all of
-// them. Here the blocks come in clusters that share the columns: a block quantises its eighth of
-// every token and multiplies it, on the tensor cores, with its eighth of the columns of the
-// cluster's weight rows, fetched before the previous kernel has ended. What goes from block to
-// block is small: first the largest magnitudes, which quantising needs of the whole token; then the
-// sums of products, which each block adds up and finishes for an eighth of the rows.
+// If every block quantised all tokens, as gemv.cu does with one, reading and quantising would cost
+// more than the products. Here the blocks come in clusters that share the columns. A block
+// quantises its eighth of every token. It multiplies it, on the tensor cores, with its eighth of
+// the columns of the cluster's weight rows, which it has fetched before the previous kernel has
+// ended. What goes from block to block is small: first the largest magnitudes, which quantising
+// needs of the whole token; then the sums of products, which each block adds up and stores for an
+// eighth of the rows.
 //
 // The RMS factor is needed only at the end. Each block makes an eighth of the partial sums of
-// canonical_sum of every token, a lane one, and all blocks get them.
+// canonical_sum of every token, one a lane, and sends them to all blocks.
 #include <iterator>
 #include <utility>
 
@@ -25,7 +26,7 @@ namespace {
 
 constexpr int kCluster = kClusterBlocks;
 constexpr int kTokens = kSkinnyRows;  // at most
-// A warp quantises a token, and multiplies the weight rows that one block of the cluster finishes.
+// A warp quantises a token, and multiplies the weight rows whose results one block stores.
 constexpr int kBlockWarps = 8;
 constexpr int kBlockThreads = 32 * kBlockWarps;
 static_assert(kBlockWarps == kTokens && kBlockWarps == kCluster && 32 * kCluster == kPartials);
@@ -49,7 +50,7 @@ struct SkinnyShared {
 // skinny_bytes().
 template <class T>
 struct SkinnyMemory {
-  static constexpr int kOwnRows = T::kRows / kCluster;  // that the block finishes
+  static constexpr int kOwnRows = T::kRows / kCluster;  // whose results the block stores
 
   int8_t* weights;  // [steps][T::kWeightPlane]
   int8_t* codes;    // [steps][T::kCodePlane]
@@ -253,7 +254,7 @@ __device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int t
   wait_for_copies();
   __syncthreads();  // the codes are there
 
-  // Columns of tokens that do not exist hold anything; nobody reads their sums.
+  // The columns of tokens that do not exist are not set; their sums are never read.
   TernaryTile<T> tile;
 #pragma unroll 2
   for (int step = 0; step < share.steps; ++step) {

@@ -1,18 +1,17 @@
 // qkv, attn_out, ffn_up and ffn_down for one activation row: decode. More rows: gemm_skinny.cu,
 // gemm.cu.
 //
-// A block owns a few pairs of output rows. It fetches their weights into shared memory before the
-// previous kernel has ended; then its warps quantise the activation row (every block for itself:
-// cheaper than another launch and a round trip), and each warp multiplies its rows and finishes
-// them. What is needed only at the end, the RMS factor and the sum of the codes, is made by one
-// more warp meanwhile.
+// A block owns a few pairs of output rows. It fetches their weights before the previous kernel has
+// ended. Then its warps quantise the activation row (every block for itself: that is cheaper than
+// another launch and a round trip), and each warp multiplies its rows and stores the results.
+// Meanwhile one more warp, the service warp, makes what is needed only at the end: the RMS factor
+// and the sum of the codes.
 //
 // A kernel runs for a microsecond or two, and fetching its instructions and constants would take
-// most of that time. So one warp of each kind goes twice through its work: first, before the
-// previous kernel has ended, a warm-up on zeros, alone and without barriers, that leaves them in
-// the SM's caches. And the code is kept short, so that what one kernel has warmed up is not
-// displaced by the next: one kernel for all sizes, and loops that are not unrolled unless loads
-// must overlap.
+// most of that time. So one warp of each kind does its work twice. The first time is a warm-up,
+// before the previous kernel has ended: alone, on zeros and without barriers, it brings them into
+// the SM's caches. The code is kept short, so that one kernel's warm-up does not displace the next
+// one's: one kernel for all sizes, and loops are unrolled only where loads must overlap.
 #include <utility>
 
 #include "kernels/cuda/copy.cuh"
@@ -24,8 +23,8 @@
 namespace edgellm::cuda {
 namespace {
 
-// Named barriers. The service warp takes part in the last two only: it waits for the codes, for
-// which the others need not wait, and the others wait for its results.
+// Named barriers. The service warp takes part in the last two only. It waits for the codes, for
+// which the others need not wait; the others wait for its results.
 constexpr int kMaxBarrier = 1;
 constexpr int kCodesBarrier = 2;
 constexpr int kCodesReadyBarrier = 3;
@@ -42,8 +41,8 @@ struct GemvShared {
   float discarded[kMaxPairs][kRedirectFloats];
 };
 
-// With all warps that multiply, or with warp 0 in a warm-up; `largest`: the greatest magnitude
-// that the thread has seen.
+// By all warps that multiply, or by warp 0 in a warm-up. `largest`: the greatest magnitude that the
+// thread has seen.
 __device__ inline RowFactors factors_of(uint32_t largest, const Input& input, int warp, int lane,
                                         int n_warps, bool warm_up, GemvShared& shared) {
   largest = max_warp(largest);
@@ -218,8 +217,8 @@ struct WarpWeights {
 template <class Op, int kSteps, int kPairs, int kQuads>
 __device__ __forceinline__ void short_gemv(const Input& input, const Op& op, int n_warps, int item,
                                            uint4* memory) {
-  // A warm-up pays where there is time for it: not of long rows, and with many rows a warp it
-  // ends where their weights, which may not be there yet, are needed.
+  // A warm-up pays where there is time for it: not for long rows. With many rows a warp it stops
+  // where it would need their weights, which may not be there yet.
   constexpr bool kWarmsUp = kStartsEarly && kSteps <= 5;
   constexpr bool kWarmsUpProducts = kPairs <= 2;
   static_assert(kPairs <= kMaxPairs);

@@ -20,7 +20,7 @@ struct GpuInfo {
 };
 
 struct GpuList {
-  bool has_driver = false;  // false: nobody expects a GPU to be used here
+  bool has_driver = false;  // false: no GPU is expected to be used here
   std::vector<GpuInfo> gpus;
   std::string problem;  // empty when the list could be read and holds a GPU
 };

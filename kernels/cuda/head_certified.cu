@@ -329,7 +329,7 @@ __device__ __forceinline__ void bound_part(const CertifiedHeadArgs& args,
     const int next = tile + stride;
     for (int first = 0; first < chunks; first += kSpan) {
       codes.add(steps, chunks, first, lane, sums);
-      // The next part, of this tile or the next one, is under way during the rest of the work.
+      // The next part, of this tile or the next one, loads during the rest of the work.
       if (first + kSpan < chunks) {
         codes.load(args.certified, tile, first + kSpan, lane);
       } else if (next < tiles) {
@@ -377,7 +377,7 @@ __device__ inline void publish(const CertifiedHeadArgs& args, int row, uint64_t 
 // Partial sum threadIdx.x of canonical_sum for row v of the head.
 template <DenseType kType>
 __device__ inline float partial_logit(const HeadArgs& head, int v, const float* normed) {
-  constexpr int kBatch = 10;  // loads under way: all of a row of up to 2560 columns
+  constexpr int kBatch = 10;  // loads in flight: all of a row of up to 2560 columns
   const int dim = head.w.cols;
   const size_t base = static_cast<size_t>(v) * static_cast<size_t>(dim);
   float partial = 0.0f;

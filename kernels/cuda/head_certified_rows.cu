@@ -1,5 +1,5 @@
-// The bounds of certified_head for many rows ("tokens" here, because the head has rows too):
-// products of the head's int8 codes with the two digits of the steps on the tensor cores.
+// The bounds of certified_head for many rows, called "tokens" here because the head has rows as
+// well: products of the head's int8 codes with the two digits of the steps on the tensor cores.
 //
 // A block makes a tile of head rows x tokens. Copies of the next stages into shared memory run
 // while the tensor cores work on the present one. A lane ends with the sums of whole products and
@@ -48,7 +48,7 @@ struct HeadTiling {
 };
 
 // This thread's share of the copies into a stage: the same chunk of several rows and tokens. Those
-// that do not exist are left out; nobody reads their sums.
+// that do not exist are left out; their sums are never read.
 template <class T>
 struct HeadCopies {
   static constexpr int kRowStride = T::kThreads / kChunks;
@@ -234,8 +234,8 @@ __device__ __forceinline__ void bound_rows(const CertifiedHeadArgs& args,
   int free_stage = T::kStages - 1;
   for (int column = 0; column < copies.columns; column += kColumns) {
     wait_for_copies_but<T::kStages - 2>();
-    // This stage has arrived for every thread (the first time `hidden` and block_lower, too), and
-    // every warp is done with the one before, which is filled next.
+    // This stage has arrived for every thread, the first time with `hidden` and block_lower. Every
+    // warp is done with the stage before it, which is filled next.
     __syncthreads();
     int8_t* next = stages + free_stage * T::kStageBytes;
     copies.fetch_codes(next, column + (T::kStages - 1) * kColumns);

@@ -188,7 +188,7 @@ __device__ __forceinline__ uint64_t write_logits(const HeadArgs& args, const Log
       float2 partial[kWarpRows][kPairs] = {};
       for (int first = 0; first < dim; first += kPartials) {
         tile.add(reinterpret_cast<const float2*>(y), first, lane, partial);
-        // The next part, of these rows or the next ones, is under way during the rest of the work.
+        // The next part, of these rows or the next ones, loads during the rest of the work.
         const bool more = first + kPartials < dim;
         tile.load(args.w, more ? v : v + stride, more ? first + kPartials : 0, lane);
       }

@@ -79,7 +79,7 @@ inline DeviceTraits current_device() {
 // ---- On the host: launches -------------------------------------------------------------------
 
 enum class Start {
-  kEarly,          // may begin while the kernel before it runs; waits by itself (common.cuh)
+  kEarly,          // may begin while the kernel before it runs; calls wait_for_previous()
   kAfterPrevious,  // begins when everything before it in the stream has ended
 };
 
@@ -179,8 +179,8 @@ void launch(void (*kernel)(Params...), const LaunchSize& size, cudaStream_t stre
 }
 
 // The first kernel of a step. Places, ids and row lists are written before it, by a copy or by the
-// last kernel of the step before: because it begins after all of that, and every other kernel of
-// the step after it has begun, those may read them before they wait for the previous kernel.
+// last kernel of the step before. It begins after all of that, and every other kernel of the step
+// begins after it has begun. So those may read them before they wait for the previous kernel.
 template <class... Params, class... Args>
 void launch_first(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                   cudaStream_t stream, const Args&... args) {

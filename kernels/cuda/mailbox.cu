@@ -1,11 +1,11 @@
-// The last kernel of a decode step (MailboxArgs), and what the kernels were compiled for.
+// post_step, the last kernel of a decode step; and what the kernels were compiled for.
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace edgellm::cuda {
 namespace {
 
-// One block, a thread a row or several.
+// One block; a thread has a row or several.
 __global__ void post_step_kernel(MailboxArgs args) {
   let_next_start();
   wait_for_previous();

@@ -1,5 +1,4 @@
-// Quantising activation rows (docs/numerics.md): what its kernels, for one row, a few and many,
-// share.
+// Quantising activation rows (docs/numerics.md): what the GEMV, the skinny GEMM and the GEMM share.
 #pragma once
 
 #include "kernels/cuda/common.cuh"

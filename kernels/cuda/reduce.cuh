@@ -42,7 +42,7 @@ __device__ inline int sum_warp(int value) {
 #endif
 }
 
-// Exact, but for the sign of a zero.
+// Exact except for the sign of a zero.
 __device__ inline float max_warp(float value) {
   // Bits whose order as integers is that of the numbers.
   const uint32_t bits = __float_as_uint(value);

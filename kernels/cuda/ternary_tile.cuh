@@ -43,11 +43,11 @@ struct TileRow {
   __device__ explicit TileRow(int row) : pair(row / 32 * 16 + row % 16), which(row / 16 % 2) {}
 };
 
-// A warp's sums of codes w + 1 times activations, 2^kWeightShift times too large: the two bits of a
-// weight stay at the top of a byte, where shifts to the left bring them, which unlike those to the
-// right need not share a pipeline with the masks. (kMaxColumns.)
+// A warp's sums of codes w + 1 times activations are 2^kWeightShift times too large (kMaxColumns
+// has room for that). The two bits of a weight stay at the top of a byte, where shifts to the left
+// bring them: unlike shifts to the right, those need not share a pipeline with the masks.
 constexpr int kWeightShift = 6;
-// Exact: of sums of these sums, too.
+// Exact, also for sums of such sums.
 __device__ inline int unscaled(int sum) { return sum >> kWeightShift; }
 
 template <class T>

@@ -128,11 +128,11 @@ TEST_CASE("CUDA attention of rows of many sequences gives the bits of ref", "[gp
                               {2, 1, 128}, {3, 1, 128},  {4, 1, 128}, {5, 1, 128}, {1, 1, 256},
                               {3, 1, 256}, {4, 1, 256},  {16, 2, 40}, {5, 1, 96},  {2, 1, 100},
                               {3, 1, 20},  {20, 20, 50}, {6, 2, 130}};
-  // With so many rows that blocks share an SM and have few warps, which then take all heads at
+  // With enough rows that blocks share an SM and have few warps, which then take all heads at
   // once.
   const HeadShape shapes_of_many[] = {{4, 2, 64},  {9, 3, 64},  {2, 2, 128},
                                       {3, 1, 128}, {3, 1, 256}, {20, 5, 128}};
-  std::vector<std::pair<HeadShape, int>> runs;  // of so many rows for each sequence
+  std::vector<std::pair<HeadShape, int>> runs;  // a shape, and its rows a sequence
   for (const HeadShape& shape : shapes) runs.emplace_back(shape, 1);
   for (const HeadShape& shape : shapes_of_many) runs.emplace_back(shape, 8);
   for (const auto& [shape, rounds] : runs) {
@@ -203,7 +203,7 @@ TEST_CASE("CUDA attention of rows of many sequences gives the bits of ref", "[gp
         const std::vector<float> wanted(expected.begin(), expected.begin() + n * width);
         REQUIRE(first_difference(wanted, out.read()) == "");
       }
-      // Every row, whatever its neighbours, by this kernel.
+      // Every row by this kernel, also those that are not alone in their sequence.
       INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim << ", rows "
                     << rows);
       const OnDevice<float> out(expected.size());

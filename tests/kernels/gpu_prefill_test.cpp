@@ -1,5 +1,5 @@
 // The CUDA kernels for many rows against ref and cpu, bit for bit. They are called by name here, so
-// that row counts for which the ops prefer other kernels are tested too.
+// that row counts for which the ops prefer other kernels are also tested.
 #include <catch2/catch.hpp>
 
 #include "kernels/cpu/cpu.h"

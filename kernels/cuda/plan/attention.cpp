@@ -9,7 +9,7 @@ int dims_for(int head_dim) {
                                     : kHeadDims[2];
 }
 
-// Keys and values of so many chunks as the cache holds them.
+// Bytes of the keys and values of `chunks` chunks, as the cache holds them.
 size_t chunk_bytes(const AttentionSize& size, int chunks) {
   return 2 * static_cast<size_t>(chunks * kAttentionChunk * size.head_dim) *
          static_cast<size_t>(element_bytes(size.type));

@@ -32,7 +32,7 @@ struct AttentionSize {
 
 constexpr int element_bytes(KvType type) { return type == KvType::kF16 ? 2 : 4; }
 
-// Kernels have room for heads of so many dimensions: the first that holds the head's.
+// Dimensions that the instances of a kernel have room for. A head takes the first that is enough.
 inline constexpr int kHeadDims[] = {64, 128, 256};
 
 // ---- Few rows: decode --------------------------------------------------------------------------
@@ -79,8 +79,8 @@ struct BatchCut {
   constexpr int max_blocks_per_sm() const {
     return 228 * 1024 / (divide_up(shared_bytes(4), 128) * 128 + 1024);
   }
-  // A lane merges the chunk of each. Teams of two warps: so many that the blocks of the kernels
-  // around this one find registers beside them.
+  // A lane merges the chunk of each team. Teams of two warps: few enough to leave registers for the
+  // blocks of the kernels around this one.
   constexpr int max_teams() const { return std::min(4 * max_blocks_per_sm(), team == 1 ? 32 : 8); }
 };
 
@@ -134,7 +134,7 @@ struct AttentionPlan {
 
 AttentionPlan pick_attention(const AttentionSize& size, const DeviceTraits& device);
 
-// For size.rows rows, whatever size.decode_rows says.
+// For all size.rows rows; size.decode_rows is not read.
 BatchPlan pick_batch_attention(const AttentionSize& size, const DeviceTraits& device);
 PrefillPlan pick_prefill_attention(const AttentionSize& size, const DeviceTraits& device);
 

@@ -36,8 +36,8 @@ LogitsPlan pick_logits(const HeadSize& size, const DeviceTraits& device);
 
 // ---- Certified head ----------------------------------------------------------------------------
 
-// Bounds with dp2a. A lane has 16-byte loads of kBoundRows rows, kBoundLoads of each, under way: 24
-// warps of them are 120 kB an SM, three times what the memory's latency asks for.
+// Bounds with dp2a. A lane keeps kBoundLoads loads of 16 bytes of each of kBoundRows rows in
+// flight. 24 warps of them are 120 kB an SM, three times what the latency of the memory needs.
 inline constexpr int kBoundRows = 2;
 inline constexpr int kBoundLoads = 5;
 inline constexpr int kBoundTokens = 4;  // rows of steps that share one reading of the codes
@@ -71,10 +71,9 @@ struct DigitCut {
   constexpr int shared_bytes() const { return stages * stage_bytes(); }
 };
 
-// Few tokens: the codes stream, as many of their bytes under way as fit, 32 kB a block. Many
-// tokens: a warp's tile is 32 x 32, because the larger it is the less shared memory a product
-// reads, and two blocks an SM leave it no more registers. The last one is for GPUs with 64 kB of
-// shared memory a block.
+// Few tokens: the codes stream, and 32 kB a block of them are in flight, all that fits. Many
+// tokens: the larger the tile of a warp, the less shared memory a product reads; two blocks an SM
+// leave registers for 32 x 32. The last one is for GPUs with 64 kB of shared memory a block.
 enum class DigitTile { k8Tokens, k32Tokens, k64Tokens, kSmallMemory };
 inline constexpr DigitCut kDigitTiles[] = {
     {1, 1, 8, 1, 3, 4}, {2, 4, 4, 1, 3, 3}, {2, 4, 4, 2, 3, 2}, {2, 4, 4, 1, 2, 1}};

@@ -61,7 +61,7 @@ std::optional<int> short_gemv_for(const LinearSize& size, const DeviceTraits& de
   return std::nullopt;
 }
 
-// None where the weights and gains of so many warps do not fit into shared memory.
+// None where the weights and gains of its warps do not fit into shared memory.
 std::optional<ShortGemvPlan> pick_short_gemv(const LinearSize& size, const DeviceTraits& device) {
   const std::optional<int> instance = short_gemv_for(size, device);
   if (!instance) return std::nullopt;
