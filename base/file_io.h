@@ -1,4 +1,5 @@
-// Files that are read with pread. Every fault becomes an Error (kModelFile) with the path in it. Only regular files are opened: a FIFO or a device could block or never end.
+// Files that are read with pread. Every fault becomes an Error (kModelFile) with the path in it.
+// Only regular files are opened: a FIFO or a device could block or never end.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// ModelFile::verify_contents: one pass over the file, its sections divided among a few threads. Each
-// block is hashed and, while it is still in the cache, its values are checked.
+// ModelFile::verify_contents: one pass over the file, its sections divided among a few threads.
+// Each block is hashed and, while it is still in the cache, its values are checked.
 
 #include <algorithm>
 #include <atomic>

@@ -1,8 +1,9 @@
 // A value inside a tokenizer.json together with the path that leads to it, so that every complaint
 // says where. Two kinds: reject() for what is broken, refuse() for what is sound but unsupported.
 //
-// base/json.h's Fields are the members of one object. Here settings nest through lists ("pretokenizer
-// 2 of a sequence"), so every node carries its path, and what is absent counts as null.
+// base/json.h's Fields are the members of one object. Here settings nest through lists
+// ("pretokenizer 2 of a sequence"), so every node carries its path, and what is absent counts as
+// null.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 
 namespace edgellm {
 
-// Says on stderr what the cache takes. Throws Error (kUsage, kDevice).
+// Prints a note about the size of the cache. Throws Error (kUsage, kDevice).
 std::unique_ptr<Backend> make_batch_backend(const ModelFile& model, const BatchFlags& flags,
                                             Device device);
 
