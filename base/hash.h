@@ -1,4 +1,4 @@
-// xxh3-64, the hash of every section and of the metadata.
+// xxh3-64, the hash of every section and of the metadata of a `.tmac2` file.
 #pragma once
 
 #include <xxhash.h>

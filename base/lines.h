@@ -72,7 +72,7 @@ class LineReader {
     // Reads from where the descriptor stands and moves it. Otherwise a file that can be read at any
     // place is read from its first byte, wherever its descriptor stands.
     bool from_here = false;
-    Wait wait;  // before each read of what is not such a file; empty: read() waits
+    Wait wait = {};  // before each read of what is not such a file; empty: read() waits
   };
 
   enum class Status {

@@ -15,7 +15,7 @@ inline std::string fixed(double value, int decimals) {
   return text.data();
 }
 
-// Three digits or so in the largest unit that keeps the number above 1.
+// In the largest unit that keeps the number above 1, with one decimal.
 inline std::string scaled(uint64_t value, const std::array<const char*, 5>& units) {
   auto number = static_cast<double>(value);
   size_t unit = 0;

@@ -1,4 +1,4 @@
-// How long work reports its progress to whoever shows it.
+// How long work reports its progress.
 #pragma once
 
 #include <cstdint>

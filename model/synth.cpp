@@ -1,7 +1,7 @@
 // write_synth: models of random weights, for speed and for tests of shapes that no checkpoint at
-// hand has. Every value is a function of (seed, section name, index) through integer arithmetic;
-// where a real number is needed it takes only operations that IEEE 754 rounds correctly (RoPE's
-// frequencies alone need pow, in double and rounded to float32). So the same options give the same
+// hand has. Every value is a function of (seed, section name, index) in integer arithmetic. Real
+// numbers come from operations alone that IEEE 754 rounds correctly. The one exception are RoPE's
+// frequencies, which need pow, in double and rounded to float32. So the same options give the same
 // bytes on every machine, and the sections may be made in any order.
 
 #include <algorithm>

@@ -12,18 +12,19 @@
 namespace edgellm {
 namespace {
 
-// A CPU's time per token stops falling about there; a GPU's far beyond, where its KV cache ends.
+// A CPU's time per token stops falling at about 16 sequences. On a GPU it falls until the KV cache
+// is full.
 constexpr int kCpuSequences = 16;
 constexpr int kGpuSequences = 256;
 
-// Fills a large GPU with rows of prompts, and keeps the sequences that decode waiting for 10 ms
-// (SmolLM-135M's shape on an H200) or 54 (BitNet-2B's).
+// Prompt rows of one pass on a GPU: enough to fill a large one. Sequences that decode wait for such
+// a pass, on an H200 10 ms (SmolLM-135M's shape) or 54 ms (BitNet-2B's).
 constexpr int kGpuRows = 4096;
 
 // CUDA takes memory of its own for graphs and kernels while it runs.
 constexpr uint64_t kGpuReserve = uint64_t{256} << 20;
 
-// Half of what is free: the rest is for whoever else is on the machine, and the file's pages.
+// Half of what is free: the rest is for other programs and for the pages of the model file.
 uint64_t cpu_cache_bytes() {
   const auto free_bytes = bench::available_memory_bytes();
   constexpr uint64_t kUnknown = uint64_t{1} << 30;
@@ -62,7 +63,7 @@ Backend& start_batch_backend(Session& session, const BatchFlags& flags) {
     options.sequences = flags.sequences > 0 ? flags.sequences
                         : device.gpu        ? kGpuSequences
                                             : kCpuSequences;
-    // A pass has a row for each of them.
+    // A pass has a row for each sequence.
     options.max_rows = std::max(options.max_rows, options.sequences);
     const int64_t useful = int64_t{options.sequences} * BlockPool::blocks_for(options.context);
     const int64_t blocks =

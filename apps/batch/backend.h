@@ -6,7 +6,7 @@
 
 namespace edgellm {
 
-// Says on stderr what the cache takes. Throws Error (kUsage, kDevice).
+// Prints a note about the size of the cache. Throws Error (kUsage, kDevice).
 Backend& start_batch_backend(Session& session, const BatchFlags& flags);
 
 }  // namespace edgellm

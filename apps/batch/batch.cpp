@@ -10,7 +10,7 @@
 namespace edgellm {
 namespace {
 
-// Sequences share a table of blocks on the device.
+// Bounds the table of blocks that all sequences share on the device.
 constexpr int kMaxSequences = 4096;
 
 int run(const BatchFlags& flags) {

@@ -1,4 +1,4 @@
-// Which request is which: by its id within an input, by a digest between a run and the next.
+// Which request is which: within an input by its id, between two runs by a digest.
 #pragma once
 
 #include <compare>
@@ -39,12 +39,12 @@ class BatchIds {
     int64_t used_in_line = 0;  // not 0: the id that was given belongs to that line's request
   };
 
-  // Lines in ascending order. Without an id, or where it is used already, the request goes by
-  // "line-12"; a "+" is added for as long as that is an id of a line before it.
+  // To be called for lines in ascending order. A request without an id, or with one that is used
+  // already, gets the id "line-12". While an earlier line has that id, a "+" is appended to it.
   Id assign(const std::optional<std::string>& given, int64_t line);
 
  private:
-  // About 60 bytes a request: all that is kept of a line that is done.
+  // About 60 bytes a request. Nothing else is kept of a line that is done.
   std::unordered_map<Digest, int64_t, DigestHash> lines_;
 };
 

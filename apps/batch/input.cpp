@@ -48,7 +48,8 @@ BatchInput::BatchInput(const std::string& path, bool is_text)
   }
   is_file_ = is_regular(fd_);
   rewind();
-  // A file of which somebody has read the beginning already: the rest is meant.
+  // Standard input may be a file that another program has read the beginning of. The rest is the
+  // input.
   if (path == "-" && is_file_ && lseek(fd_, 0, SEEK_CUR) > 0) spool();
 }
 
@@ -107,7 +108,7 @@ bool BatchInput::continues(const BatchManifest::Input& before) const {
   while (reader.next(line) == LineReader::Status::kLine) throw_if_interrupted();
   if (reader.xxh3() != before.xxh3) return false;
   if (line.has_newline) return true;
-  char next = 0;  // what was added must not have made the last line longer
+  char next = 0;  // added bytes must not have made the last line longer
   return pread(fd_, &next, 1, static_cast<off_t>(before.bytes)) == 1 &&
          (next == '\n' || next == '\r');
 }

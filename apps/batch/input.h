@@ -21,7 +21,7 @@ class BatchInput {
 
   const std::string& name() const { return name_; }
 
-  // A file can be looked at as a whole before the work begins, a stream cannot.
+  // A file can be scanned before the work begins, a stream cannot.
   bool is_file() const { return is_file_; }
 
   // Copies what is left of a stream to a file without a name, and reads that.
@@ -48,7 +48,7 @@ class BatchInput {
     Digest digest;
     std::string text;
     std::optional<BatchLine> json;  // empty with --text, or with a problem
-    std::string problem;            // why this cannot be a request: one line; empty where it can
+    std::string problem;            // one line; empty where the request is good
     bool is_duplicate = false;      // the problem is that another request has its id
     std::string where() const { return "line " + std::to_string(line); }
   };

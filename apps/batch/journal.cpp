@@ -79,7 +79,7 @@ void BatchJournal::clear() {
 
 BatchJournal::Cleaned BatchJournal::clean(const Judge& judge) {
   Cleaned cleaned;
-  std::vector<std::pair<RecordPlace, int64_t>> changes;  // of records that do not stay as they are
+  std::vector<std::pair<RecordPlace, int64_t>> changes;  // every verdict but kKeep
   uint64_t kept_end = 0;
   for_each_record(fd_.get(), path_,
                   [&](const auto& info, const std::string&, const RecordPlace& place) {
@@ -132,7 +132,7 @@ void BatchJournal::replace(const std::function<void(const Emit&)>& write_records
   struct stat status = {};
   const bool known = fstat(fd_.get(), &status) == 0;
   OutputFile file(path_, OutputFile::Temporary::kFixed);
-  // Records are appended to it, once it is the journal.
+  // This file is the journal from now on, and records are appended to a journal.
   if (fcntl(file.fd(), F_SETFL, O_APPEND) != 0) fail_to_write(path_, errno);
   if (known) (void)!fchmod(file.fd(), status.st_mode & 07777);
   lock(file.fd(), path_);  // before it has the name

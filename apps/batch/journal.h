@@ -23,8 +23,8 @@ struct RecordPlace {
 
 class BatchJournal {
  public:
-  // Opens the file or makes it. Throws Error (kRuntime): it cannot be written, it is no regular
-  // file, or another process is at work on it.
+  // Opens the file or makes it. Throws Error (kRuntime) where it cannot be written, is no regular
+  // file, or is being written by another process.
   explicit BatchJournal(const std::string& path);
   ~BatchJournal();
   BatchJournal(const BatchJournal&) = delete;
@@ -44,7 +44,7 @@ class BatchJournal {
   struct Cleaned {
     int64_t kept = 0;
     int64_t dropped = 0;  // by the judge
-    int64_t damaged = 0;  // lines that are no records; a torn last one
+    int64_t damaged = 0;  // lines that are no records, a torn last one included
   };
   // Asks the judge about every record, in their order. The file is replaced as a whole or not at
   // all.
@@ -62,7 +62,7 @@ class BatchJournal {
   bool is_ours_to_remove_ = false;
 };
 
-// Every line of a file that holds records. `info` is empty for one that is damaged or torn.
+// Visits every line of a file of records. `info` is empty for a line that is damaged or torn.
 void for_each_record(
     int fd, const std::string& path,
     const std::function<void(const std::optional<RecordInfo>& info, const std::string& text,

@@ -18,7 +18,7 @@ std::string to_string(const Shard& shard);  // "2/4"
 std::optional<Shard> parse_shard(const std::string& text);
 
 struct BatchManifest {
-  // Of the whole input: all bytes, and its lines that are not blank.
+  // The whole input: its bytes, and its lines that are not blank.
   struct Input {
     uint64_t bytes = 0;
     uint64_t xxh3 = 0;
@@ -44,7 +44,7 @@ std::string manifest_path(const std::string& output_path);
 // Empty where there is none. Throws Error (kUsage) for a faulty one.
 std::optional<BatchManifest> read_manifest(const std::string& output_path);
 
-// In place of an older one, which stays whole until then. Throws Error (kRuntime).
+// Replaces an older one, which stays whole until then. Throws Error (kRuntime).
 void write_manifest(const std::string& output_path, const BatchManifest& manifest);
 
 // A text for each of model, flags and shard that is not the same. Inputs are not compared here.

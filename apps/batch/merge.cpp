@@ -28,7 +28,7 @@ struct Source {
   std::optional<BatchManifest> manifest;
 };
 
-// A list in a message: the first few say enough.
+// A list for a message: a few items and the number of the others.
 std::string first_few(const std::vector<std::string>& items, int64_t count) {
   std::string text = model_io::join(items, ", ");
   const int64_t more = count - static_cast<int64_t>(items.size());
@@ -63,7 +63,7 @@ Source open_source(const std::string& path, const BatchFlags& flags) {
   return source;
 }
 
-// Shards of one run: by the model, the flags and the input, and each of them once.
+// Requires shards of one run, each of them once: same model, same flags, same input.
 void check_manifests(const std::vector<Source>& sources, bool has_input) {
   const Source* first = nullptr;
   std::vector<std::string> of_shard;

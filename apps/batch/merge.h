@@ -6,7 +6,7 @@
 namespace edgellm {
 
 // Returns the exit code. Throws Error: kUsage for outputs that are not shards of one run,
-// kVerification where answers are missing or there twice.
+// kVerification where an answer is missing or is there twice.
 int merge_batches(const BatchFlags& flags);
 
 }  // namespace edgellm

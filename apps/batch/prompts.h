@@ -1,4 +1,4 @@
-// From a batch's command line and its requests to what the engine takes.
+// A batch's command line and its requests, as the engine takes them.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ class BatchPrompts {
   // Throws Error where the model has no chat template, or none that can be used.
   const ChatPrompt& chat();
 
-  // Throws Error (kUsage): text or stop texts for a model without tokenizer, a conversation that
-  // the template refuses; and what chat() throws.
+  // Throws Error (kUsage) for text or stop texts where the model has no tokenizer, and for a
+  // conversation that the template refuses. Throws what chat() throws.
   std::vector<int32_t> ids(const BatchRequest& request);
 
  private:

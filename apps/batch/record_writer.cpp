@@ -14,8 +14,8 @@
 namespace edgellm {
 namespace {
 
-// A sync takes a disk some milliseconds. Ten a second cost nothing, and a crash of the machine
-// loses a tenth of a second.
+// A sync takes a disk some milliseconds. Ten of them a second cost little, and a crash of the
+// machine loses the records of a tenth of a second.
 constexpr auto kSyncInterval = std::chrono::milliseconds(100);
 // A disk that stands still must not fill the memory.
 constexpr size_t kMaxPendingBytes = size_t{64} << 20;
@@ -100,7 +100,7 @@ int RecordWriter::write_group(const std::string& group) {
   if (sync_ && fstat(fd_, &before) != 0) return errno;
   int error = write_all(fd_, group);
   if (error == 0 && sync_ && fdatasync(fd_) != 0) error = errno;
-  // The part of a line that found room would be taken for a torn one.
+  // A line that was written in part would be taken for a torn one.
   if (error != 0 && sync_ && ftruncate(fd_, before.st_size) != 0) return error;
   return error;
 }

@@ -23,7 +23,7 @@ Json head_json(const RecordHead& head) {
 
 std::string request_id(const RecordHead& head) { return "req_" + hex128(head.digest); }
 
-// OpenAI's words for why an answer ended; ours, which say more, stand beside them.
+// OpenAI's words for why an answer ended. Ours say more and are in the record as well.
 const char* openai_finish_reason(FinishReason reason) {
   switch (reason) {
     case FinishReason::kLength:
@@ -108,8 +108,8 @@ std::string answer_record(const RecordHead& head, const BatchAnswer& answer,
 }
 
 std::string error_record(const RecordHead& head, const BatchError& error) {
-  // OpenAI says in its reference that `error` is set, and sets the response's body: some clients
-  // look here, some there.
+  // OpenAI's reference says that `error` is set, and OpenAI sets the response's body. Some clients
+  // read the one, some the other.
   Json record = head_json(head);
   record["response"] = {{"status_code", error.is_ours ? 500 : 400},
                         {"request_id", request_id(head)},
@@ -124,7 +124,7 @@ std::string error_record(const RecordHead& head, const BatchError& error) {
 }
 
 std::optional<RecordInfo> read_record(std::string_view text) {
-  // The answer is not looked at: keeping it would be most of the work.
+  // The answer is dropped unread: keeping it would be most of the work.
   const auto keep = [](int depth, const std::string& key) {
     return depth != 1 || key != "response";
   };

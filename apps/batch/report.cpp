@@ -8,7 +8,7 @@ namespace edgellm {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-// A log of a night's work must stay readable.
+// A log of a night must stay readable.
 constexpr int64_t kNoteInterval = 30 * kSecond;
 constexpr int64_t kLookInterval = kSecond / 10;
 

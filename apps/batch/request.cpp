@@ -49,7 +49,7 @@ const std::vector<std::string>& used_fields() {
   return names;
 }
 
-// They say who asks, or how an answer travels, never which.
+// Fields that say who asks, or how an answer travels. They never change the answer.
 bool is_ignored(const std::string& name) {
   static const std::vector<std::string> names = {"model",
                                                  "user",
@@ -121,7 +121,7 @@ std::vector<ChatMessage> read_messages(const Fields& body, const BatchDefaults& 
   for (size_t i = 0; i < n_messages; ++i) {
     const Fields message = body.entry("messages", i);
     std::string role = message.text("role");
-    if (role == "developer") role = "system";  // the newer name for it
+    if (role == "developer") role = "system";  // the newer name of the role
     if (role != "system" && role != "user" && role != "assistant") {
       message.fail(message.name("role") + " is " + model_io::value_text(role) +
                    ", expected system, developer, user or assistant");
@@ -212,7 +212,7 @@ SamplingOptions read_sampling(const Fields& body, const SamplingOptions& otherwi
   const std::string problem = sampling_problem(options);
   if (!problem.empty()) body.fail(problem);
   if (options.temperature > 0) return options;
-  // As on the command line: what would be without effect is not meant so.
+  // An option without effect is refused, as on the command line.
   const auto idle = [&](const char* key, bool is_off) {
     if (!body.has(key) || is_off) return;
     body.fail(body.name(key) +
@@ -239,7 +239,7 @@ void make_chat(BatchRequest& request, const BatchDefaults& defaults, const std::
   request.messages = first_messages(defaults.system, message);
 }
 
-// `own`: names beside those of a body.
+// `own`: names that are allowed beside those of a body.
 BatchRequest read_body(const Fields& body, bool is_chat, std::vector<std::string> own,
                        const BatchDefaults& defaults) {
   own.emplace_back(is_chat ? "messages" : "prompt");

@@ -29,10 +29,10 @@
 namespace edgellm {
 namespace {
 
-// Records of a stream in the order of their requests: those that are early wait.
+// Writes the records of a stream in the order of their requests. Early records wait.
 class InOrder {
  public:
-  // Requests that may be ahead of one that takes long: bounds what waits in memory.
+  // Requests that are let in behind one that takes long: bounds the records that wait in memory.
   static constexpr size_t kWindow = 4096;
 
   void expect(int64_t line) { waiting_.push_back({line, {}}); }
@@ -224,7 +224,7 @@ class BatchRun {
     writer_.emplace(is_stream() ? stream_fd_ : journal_->fd(), /*sync=*/!is_stream(),
                     flags_.output == "-" ? "standard output" : flags_.output);
     Scheduler scheduler(*backend_, {});
-    // Of a shard about as many as of the others; the lines tell when they are read.
+    // Shards have about the same number of requests. The exact number is known at the end.
     const int64_t n_total = manifest_.input ? manifest_.input->requests / shard_.count : 0;
     report_.begin(n_total, backend_->info().sequences);
     while (!must_stop()) {

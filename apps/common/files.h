@@ -1,10 +1,10 @@
-// Reading what the user names, in a way that a signal ends. Writing is base/output_file.h's.
+// Reading what the user names. A signal ends the wait. For writing see base/output_file.h.
 #pragma once
 
 #include <cstddef>
 #include <string>
 
-#include "base/output_file.h"  // for those who include this header to write
+#include "base/output_file.h"  // for callers that write
 
 namespace edgellm {
 

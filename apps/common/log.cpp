@@ -30,8 +30,8 @@ class Formatter : public spdlog::formatter {
                                   "\n"};
 };
 
-// Not one of spdlog's registry, which would make loggers that nobody asked for. The stream behind
-// the sink is stdio's stderr, unbuffered as for everybody else.
+// Made without spdlog's registry, which would make a default logger as well. The sink writes to
+// stdio's stderr, so that its lines stay in order with others' writes.
 spdlog::logger& logger() {
   static spdlog::logger stderr_logger = [] {
     spdlog::logger made("edgellm", std::make_shared<spdlog::sinks::stderr_sink_mt>());

@@ -1,6 +1,6 @@
 // What writes the program's messages to stderr: a sink for base/log.h, made of spdlog.
 //
-// A note, a warning or an error is "edgellm: MESSAGE", one line whatever the message quotes:
+// A note, a warning or an error is "edgellm: MESSAGE", always one line:
 // control characters become \xNN. Lines of the levels debug and trace, which are off by default,
 // begin with time and level instead: "2026-01-31 12:34:56.789 [debug] MESSAGE".
 //

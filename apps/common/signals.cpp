@@ -48,7 +48,8 @@ constexpr std::string_view kShrankJson =
 volatile std::sig_atomic_t g_json = 0;
 
 void end_by_lost_page(int, siginfo_t* info, void*) {
-  // Not a page of a file: nothing we know of. The fault comes again and ends the process.
+  // This is not about a page of a file. With the default action the fault comes again and ends the
+  // process.
   if (info->si_code != BUS_ADRERR) {
     std::signal(SIGBUS, SIG_DFL);
     return;

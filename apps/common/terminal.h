@@ -1,6 +1,6 @@
-// The three streams. stdout carries the answer and nothing else; everything for people's eyes goes
-// to stderr. The program writes no escape bytes at all, to a terminal neither: a progress line is
-// redrawn with a carriage return and spaces. So there is nothing for NO_COLOR to switch off.
+// The three streams. stdout carries the answer and nothing else. Everything for people's eyes goes
+// to stderr. The program writes no escape bytes, not even to a terminal: a progress line is redrawn
+// with a carriage return and spaces. So there is nothing for NO_COLOR to switch off.
 #pragma once
 
 #include <chrono>
@@ -23,8 +23,8 @@ bool is_terminal(int fd);
 // Columns of help on stdout: the terminal's, but no more than can be read with ease; 80 elsewhere.
 size_t help_columns();
 
-// Writes at once, past any buffer. False when the reader has gone (a closed pipe): there is nobody
-// left to tell, so the caller ends quietly. Throws Error when the bytes cannot be written.
+// Writes at once, past any buffer. False when the reader of a pipe has closed it: the caller ends
+// quietly. Throws Error when the bytes cannot be written.
 bool write_stdout(std::string_view text);
 
 // JSON in one line with its newline. Bytes that are not UTF-8 (a path may hold any) become U+FFFD.
@@ -39,9 +39,9 @@ void print_note(std::string_view message);
 // The line that says why a command failed. The same form, written at every level.
 void print_error(std::string_view message);
 
-// A progress line on stderr while it lives, where stderr is a terminal; elsewhere nothing is drawn,
-// nor where the level debug is asked for, whose lines would be written into it.
-// Either way its callback ends the work (Interrupted) after a signal.
+// A progress line on stderr while it lives. It is drawn where stderr is a terminal, unless lines of
+// the level debug are written, which would break it. Drawn or not, its callback ends the work
+// (Interrupted) after a signal.
 class ProgressLine {
  public:
   ProgressLine();
@@ -52,7 +52,7 @@ class ProgressLine {
   // The callback must not outlive this object.
   Progress callback();
 
-  // Without a look at signals, for work that ends in good order by itself. No bar for a total of 0.
+  // Does not look at signals, for work that ends in good order by itself. No bar for a total of 0.
   void update(std::string_view what, uint64_t done, uint64_t total);
   bool is_drawn() const { return enabled_; }
 

@@ -66,8 +66,8 @@ Json TokenizerReader::read_json(const std::string& name) const {
   return parse_json_object(read_text_file(path, kMaxSmallFileBytes), {path});
 }
 
-// Without this a model whose only tokenizer is one that we cannot read would become a file that
-// takes no text, and nobody would know why.
+// Otherwise a model whose only tokenizer is one that we cannot read would become a file that takes
+// no text, without a word about the reason.
 void TokenizerReader::refuse_sentencepiece() const {
   const std::string path = files_.path_of("tokenizer.model");
   if (!path_exists(path)) return;

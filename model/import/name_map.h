@@ -33,8 +33,8 @@ struct NameMap {
 };
 
 // Finds every tensor that the model needs, checked for dtype and shape. Throws Error for one that
-// is missing, wrong, or no part of the model. Decides whether the head is tied where the source
-// does not know it, and writes that to the source's config.
+// is missing, wrong, or no part of the model. Where the source does not know whether the head is
+// tied, this finds out and writes it to the source's config.
 NameMap map_names(ImportSource& source);
 
 }  // namespace edgellm::model_io

@@ -51,8 +51,8 @@ class HttpClient {
   const Address& address() const { return address_; }
   const HttpOptions& options() const { return options_; }
 
-  // The Error for an answer that is not what `path` should give: what the server says of it where
-  // it says so in JSON, else its status; `hint` is what to type next.
+  // Throws the Error for an answer that is not what `path` should give. It quotes the server's own
+  // message where that is JSON, else the status. `hint` is what to type next.
   [[noreturn]] void fail(const HttpResponse& response, const std::string& path,
                          const std::string& hint = "") const;
 
@@ -64,8 +64,9 @@ class HttpClient {
   HttpOptions options_;
 };
 
-// What an error body says: {"error": "text"} (Ollama), {"error": {"message": "text"}} (OpenAI),
-// {"message": ...} or {"detail": ...} (vLLM). Empty where it says nothing of the kind.
+// The message of an error body: {"error": "text"} (Ollama), {"error": {"message": "text"}}
+// (OpenAI),
+// {"message": ...} or {"detail": ...} (vLLM). Empty where there is none.
 std::string error_message(const nlohmann::json& body);
 
 }  // namespace edgellm::peers

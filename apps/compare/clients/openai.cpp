@@ -1,5 +1,5 @@
-// OpenAI's completions API, as llama-server, vLLM and others serve it, and what the two named say
-// beyond it.
+// OpenAI's completions API, as llama-server, vLLM and others serve it, and what llama-server and
+// vLLM report beyond it.
 #include <cmath>
 
 #include "apps/compare/clients/event_reader.h"
@@ -17,7 +17,7 @@ using bench::NotAvailable;
 
 enum class Software { kLlamaServer, kVllm, kOther };
 
-// /v1/models says whose they are.
+// By what /v1/models says of its models.
 Software software_of(const nlohmann::json& model) {
   const std::string owner = text_of(model, "owned_by").value_or("");
   if (owner == "llamacpp") return Software::kLlamaServer;
@@ -36,7 +36,7 @@ Measured<int64_t> nanoseconds(const nlohmann::json& object, const char* path,
 // What the events of one answer have said so far.
 class Answer {
  public:
-  // One event; false when there will be none that matters.
+  // Takes one event. False when no later one matters.
   bool push(const std::string& data, int64_t now) {
     if (data == "[DONE]") {
       done_ = true;
@@ -51,7 +51,7 @@ class Answer {
       complaint_ = "stopped with the error: " + error;
       return false;
     }
-    // Both come with whichever event the server likes, mostly the last.
+    // Both may come with any event. Most servers send them with the last.
     for (const char* name : {"usage", "timings"}) {
       const nlohmann::json* part = find(*json, name);
       if (part != nullptr && part->is_object()) figures_[name] = *part;

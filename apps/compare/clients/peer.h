@@ -17,11 +17,11 @@ using bench::Measured;
 struct CompletionRequest {
   std::string prompt;
   int max_tokens = 0;
-  int context = 0;  // positions; servers that are started with a fixed number do not hear of it
+  int context = 0;  // positions; not sent to servers that are started with a fixed number
 };
 
-// What the server itself reports of an answer. The rates are as it states them: whether the first
-// token counts is its own affair.
+// What the server itself reports of an answer. Servers differ in whether their rates count the
+// first token.
 struct ServerFigures {
   Measured<int64_t> prompt_tokens;  // those it evaluated
   Measured<int64_t> prompt_ns;
@@ -46,7 +46,7 @@ struct Completion {
   ServerFigures server;
 };
 
-// What runs there; every field that the server does not tell has the reason.
+// What runs there. A field that the server does not report has the reason.
 struct PeerInfo {
   std::string software;  // "Ollama", "llama-server", "vLLM", "OpenAI-compatible server"
   Measured<std::string> version;
@@ -75,8 +75,8 @@ class Peer {
   virtual PeerInfo info() = 0;
 };
 
-// Both ask the server whether it is there, is of that kind and has the model; throw Error
-// (kPeerUnavailable) that says what to type where not.
+// Both ask the server whether it is there, is of that kind and has the model. If not, they throw
+// Error (kPeerUnavailable) that says what to type.
 std::unique_ptr<Peer> connect_ollama(const Address& address, HttpOptions options,
                                      const std::string& model);
 

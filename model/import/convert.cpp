@@ -1,6 +1,8 @@
 // convert_hf and convert_older: a checkpoint becomes a `.tmac2` file. Tensors stream through small
 // buffers; only a packed matrix is held whole (its four row blocks interleave).
 
+#include "model/convert.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,7 +16,6 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "model/convert.h"
 #include "model/import/coded_rows.h"
 #include "model/import/name_map.h"
 #include "model/import/older_file.h"
