@@ -1,7 +1,7 @@
 // attention: the dispatcher.
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_kernels.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/device/launch.cuh"
 
 namespace edgellm::cuda {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "kernels/cuda/attention_chunk.cuh"
 #include "kernels/cuda/attention_kernels.h"
-#include "kernels/cuda/copy.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/device/copy.cuh"
+#include "kernels/cuda/device/launch.cuh"
 
 namespace edgellm::cuda {
 namespace {

@@ -11,7 +11,7 @@
 
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 
 namespace edgellm::cuda {
 

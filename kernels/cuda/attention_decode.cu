@@ -13,9 +13,9 @@
 
 #include "kernels/cuda/attention_chunk.cuh"
 #include "kernels/cuda/attention_kernels.h"
-#include "kernels/cuda/copy.cuh"
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/device/copy.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 
 namespace edgellm::cuda {
 namespace {

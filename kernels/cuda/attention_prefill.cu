@@ -13,7 +13,7 @@
 
 #include "kernels/cuda/attention_chunk.cuh"
 #include "kernels/cuda/attention_kernels.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/device/launch.cuh"
 
 namespace edgellm::cuda {
 namespace {

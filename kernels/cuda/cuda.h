@@ -38,7 +38,7 @@ EDGELLM_HOST_DEVICE inline int value_index(int position, int d, int head_dim) {
 }
 
 // Columns of a ternary matrix: sums of 2^16 products of a weight code, 64 times too large
-// (ternary_tile.cuh), and an int8 stay below 2^31.
+// (device/ternary_tile.cuh), and an int8 stay below 2^31.
 inline constexpr int kMaxColumns = 1 << 16;
 
 // Dimensions of a head that the attention kernels have room for.

@@ -14,12 +14,12 @@
 #include <iterator>
 #include <utility>
 
-#include "kernels/cuda/cluster.cuh"
-#include "kernels/cuda/copy.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/copy.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/ternary_tile.cuh"
 #include "kernels/cuda/linear_kernels.cuh"
-#include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/ternary_tile.cuh"
 
 namespace edgellm::cuda {
 namespace {

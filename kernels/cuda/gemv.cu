@@ -14,11 +14,11 @@
 // one's: one kernel for all sizes, and loops are unrolled only where loads must overlap.
 #include <utility>
 
-#include "kernels/cuda/copy.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/device/copy.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/ternary_dot.cuh"
 #include "kernels/cuda/linear_kernels.cuh"
-#include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/ternary_dot.cuh"
 
 namespace edgellm::cuda {
 namespace {

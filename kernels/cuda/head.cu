@@ -1,6 +1,6 @@
 // head and certified_head: the dispatcher.
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/head_kernels.h"
-#include "kernels/cuda/launch.cuh"
 
 namespace edgellm::cuda {
 namespace {

@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "kernels/certified_head.h"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/head_certified.cuh"
 #include "kernels/cuda/head_kernels.h"
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/reduce.cuh"
 
 namespace edgellm::cuda {
 namespace {

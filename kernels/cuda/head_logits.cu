@@ -2,9 +2,9 @@
 #include <cuda_fp16.h>
 
 #include "kernels/certified_head.h"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/head_kernels.h"
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/reduce.cuh"
 
 namespace edgellm::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // qkv, attn_out, ffn_up and ffn_down: the dispatcher of the ternary products.
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/linear_kernels.cuh"
 

@@ -2,8 +2,8 @@
 // for the three ops of linear_ops.cuh in the file that its comment names.
 #pragma once
 
+#include "kernels/cuda/device/quantise.cuh"
 #include "kernels/cuda/linear_ops.cuh"
-#include "kernels/cuda/quantise.cuh"
 
 namespace edgellm::cuda {
 

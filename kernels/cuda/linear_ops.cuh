@@ -12,7 +12,7 @@
 //   redirect(target, memory) the same target in `memory` [kRedirectFloats], for a warm-up
 #pragma once
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/device/common.cuh"
 #include "kernels/cuda/plan/linear.h"
 
 namespace edgellm::cuda {

@@ -1,6 +1,6 @@
 // post_step, the last kernel of a decode step; and what the kernels were compiled for.
-#include "kernels/cuda/common.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/device/common.cuh"
+#include "kernels/cuda/device/launch.cuh"
 
 namespace edgellm::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // Ternary codes from the file's order to the GPU's (cuda.h).
-#include "kernels/cuda/common.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/device/common.cuh"
+#include "kernels/cuda/device/launch.cuh"
 
 namespace edgellm::cuda {
 namespace {

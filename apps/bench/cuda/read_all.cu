@@ -1,5 +1,5 @@
 #include "apps/bench/cuda/read_all.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/device/launch.cuh"
 
 namespace edgellm::bench {
 namespace {

@@ -1,6 +1,6 @@
 #include "apps/bench/ops/cuda/device_data.h"
-#include "kernels/cuda/common.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/device/common.cuh"
+#include "kernels/cuda/device/launch.cuh"
 
 namespace edgellm::bench {
 namespace {

@@ -1,11 +1,11 @@
 #include <mma.h>
 
 #include "apps/bench/ops/unfused/cuda_unfused.h"
-#include "kernels/cuda/common.cuh"
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/quantise.cuh"
-#include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/ternary_dot.cuh"
+#include "kernels/cuda/device/common.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/quantise.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/ternary_dot.cuh"
 
 namespace edgellm::bench {
 namespace {

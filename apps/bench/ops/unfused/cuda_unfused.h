@@ -4,8 +4,8 @@
 //
 // Args, arithmetic and bits are those of the fused ops (kernels/ops.h). Values that are not finite
 // are not reported. All intermediate rows go through memory. Every kernel is launched like the
-// fused ones (kernels/cuda/launch.cuh) and fetches its first weights before the kernel before it
-// has ended.
+// fused ones (kernels/cuda/device/launch.cuh) and fetches its first weights before the kernel
+// before it has ended.
 #pragma once
 
 #include "kernels/cuda/cuda.h"

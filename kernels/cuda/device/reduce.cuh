@@ -1,7 +1,7 @@
 // Sums and maxima over a warp, and the end of canonical_sum.
 #pragma once
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/device/common.cuh"
 
 namespace edgellm::cuda {
 

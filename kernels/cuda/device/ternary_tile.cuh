@@ -1,7 +1,7 @@
 // A tile of ternary weight rows x activation rows ("tokens") on the int8 tensor cores.
 #pragma once
 
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/plan/linear.h"
 
 namespace edgellm::cuda {

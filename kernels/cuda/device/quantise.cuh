@@ -1,7 +1,7 @@
 // Quantising activation rows (docs/numerics.md): what the GEMV, the skinny GEMM and the GEMM share.
 #pragma once
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/device/common.cuh"
 
 namespace edgellm::cuda {
 
