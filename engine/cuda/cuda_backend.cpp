@@ -11,6 +11,7 @@
 #include "engine/backend.h"
 #include "engine/cuda/device_model.h"
 #include "engine/cuda/mailbox.h"
+#include "engine/cuda/plan_log.h"
 #include "engine/cuda/resources.h"
 #include "engine/cuda/step_graphs.h"
 #include "engine/pass.h"
@@ -105,6 +106,7 @@ class CudaBackend final : public Backend {
         step_graphs_(options, [this](size_t rows, size_t n_banned) { run_step(rows, n_banned); }) {
     device_.upload(model, options, stream_, progress);
     log_backend(*this);
+    log_plans(model, options.kv_type, device_.workspace, {1, cuda::kMaxInlineRows});
   }
 
   void set_blocks(int sequence, std::span<const int32_t> blocks) override {

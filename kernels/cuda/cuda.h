@@ -112,6 +112,9 @@ struct MailboxArgs {
 // Throws Error (kDevice) where this program holds no code for the current GPU.
 void require_code();
 
+// What the choice of kernels (plan/) depends on, of the current GPU.
+DeviceTraits device_traits();
+
 void embed(const EmbedArgs& args, cudaStream_t stream);
 void qkv(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream);
 void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream);

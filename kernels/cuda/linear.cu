@@ -43,6 +43,8 @@ void run(const Args& args, const Pick& pick, const Workspace& workspace, cudaStr
 
 }  // namespace
 
+DeviceTraits device_traits() { return current_device(); }
+
 void qkv(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {
   run(args, pick_linear, workspace, stream);
 }

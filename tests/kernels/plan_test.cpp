@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/plan/attention.h"
 #include "kernels/cuda/plan/head.h"
 #include "kernels/cuda/plan/linear.h"
+#include "kernels/cuda/plan/text.h"
 
 namespace edgellm {
 namespace {
@@ -62,89 +62,6 @@ AttentionSize attention_size(const Sizes& m, int rows, int decode_rows, int chun
   size.states_rows = kMaxInlineRows;
   size.states_chunks = chunks;
   return size;
-}
-
-// ---- Plans as text ---------------------------------------------------------------------------
-
-std::string text_of(const LaunchSize& launch) {
-  std::ostringstream out;
-  out << "grid " << launch.blocks[0];
-  if (launch.blocks[1] * launch.blocks[2] > 1) out << " x " << launch.blocks[1];
-  if (launch.blocks[2] > 1) out << " x " << launch.blocks[2];
-  out << ", " << launch.threads << " threads, " << launch.shared_bytes << " bytes";
-  return out.str();
-}
-
-std::string text_of(const ShortGemvPlan& plan) {
-  const ShortGemv& kernel = kShortGemvs[plan.instance];
-  std::ostringstream out;
-  out << "short GEMV of " << kernel.steps << " steps, " << kernel.pairs << " pairs, "
-      << kernel.quads << " quads: " << plan.warps << " warps, " << text_of(plan.launch);
-  return out.str();
-}
-std::string text_of(const LongGemvPlan& plan) {
-  std::ostringstream out;
-  out << "long GEMV of " << plan.pairs_at_once
-      << (plan.by_fours ? " pairs, by fours: " : " pairs: ") << plan.cut.warps << " warps of "
-      << plan.cut.pairs_per_warp << " pairs, " << text_of(plan.launch);
-  return out.str();
-}
-std::string text_of(const SkinnyPlan& plan) {
-  std::ostringstream out;
-  out << "skinny GEMM of " << plan.row_tiles << " tiles, " << plan.quads
-      << " quads: " << text_of(plan.launch);
-  return out.str();
-}
-std::string text_of(const GemmPlan& plan) {
-  const TernaryCut& cut = cut_of(plan.tile);
-  std::ostringstream out;
-  out << "quantise " << plan.kept << " loads" << (plan.by_fours ? " of four" : "") << "; GEMM "
-      << cut.rows() << " x " << cut.tokens() << ": " << text_of(plan.launch);
-  return out.str();
-}
-std::string text_of(const LinearPlan& plan) {
-  return std::visit([](const auto& kernel) { return text_of(kernel); }, plan);
-}
-
-std::string text_of(const AttentionPlan& plan) {
-  std::ostringstream out;
-  if (plan.decode) {
-    out << "decode for " << plan.decode->dims << (plan.decode->exact ? "" : " at most") << ", "
-        << plan.decode->slots << " slots: " << text_of(plan.decode->launch);
-  }
-  if (plan.batch) {
-    out << "batch for " << plan.batch->cut.dims << (plan.batch->exact ? "" : " at most") << ", "
-        << plan.batch->cut.queries << " queries a warp, teams of " << plan.batch->cut.team << ", "
-        << plan.batch->tile_heads << " heads: " << text_of(plan.batch->launch);
-  }
-  if (plan.prefill) {
-    out << (plan.batch ? "; " : "") << "prefill for " << kPrefillCuts[plan.prefill->instance].dims
-        << ", " << plan.prefill->tile_rows << " rows, " << plan.prefill->tile_heads
-        << " heads: " << text_of(plan.prefill->launch);
-  }
-  return out.str();
-}
-
-std::string text_of(const LogitsPlan& plan) {
-  return std::string(plan.tiled ? "logits by fours: " : "logits: ") + text_of(plan.launch);
-}
-std::string text_of(const BoundsPlan& plan) {
-  std::ostringstream out;
-  out << "bounds, " << plan.group << " lanes, " << plan.tokens
-      << " tokens: " << text_of(plan.launch);
-  return out.str();
-}
-std::string text_of(const DigitBoundsPlan& plan) {
-  const DigitCut& cut = cut_of(plan.tile);
-  std::ostringstream out;
-  out << "bounds of digits " << cut.rows() << " x " << cut.tokens() << ", " << cut.stages
-      << " stages: " << text_of(plan.launch);
-  return out.str();
-}
-std::string text_of(const CertifiedPlan& plan) {
-  return std::visit([](const auto& bounds) { return text_of(bounds); }, plan.bounds) +
-         "; rescore " + std::to_string(plan.scans) + " scans, grid " +
-         std::to_string(plan.rescore.blocks[0]);
 }
 
 void add_model(const Sizes& m, const DeviceTraits& device, std::vector<std::string>& lines) {
