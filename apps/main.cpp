@@ -33,7 +33,7 @@ class Main {
               "--log-level", [](const std::string& name) { set_log_level(name); },
               "Messages on standard error: those of this level and above [info]")
           .check(one_of(log_level_names()))
-          .value(model_io::join(log_level_names(), "|"))
+          .value(join(log_level_names(), "|"))
           .group("Messages");
     }
   }

@@ -24,7 +24,7 @@ std::string environment_text(size_t width) {
     const char* value = std::getenv(variable.name.c_str());
     text += definition(variable.name, variable.meaning, kColumn, width) +
             std::string(kColumn, ' ') +
-            (value != nullptr ? "Now: " + model_io::printable_path(value) : "Not set.") + "\n";
+            (value != nullptr ? "Now: " + printable_path(value) : "Not set.") + "\n";
   }
   return text;
 }
@@ -74,7 +74,7 @@ void add_help(Program& program) {
   auto flags = std::make_shared<Flags>();
   command.option("TOPIC", flags->topic, "A command, environment or exit-codes")
       .check(one_of(topics))
-      .value(model_io::join(topics, "|"));
+      .value(join(topics, "|"));
   command.flag("--man", flags->man, "Print a manual page, for man -l -");
   command
       .option("--man-pages", flags->man_folder,

@@ -174,8 +174,7 @@ Option Command::find(const std::string& name) { return Option(app_->get_option(n
 Problem one_of(const std::vector<std::string>& words) {
   return [words](const std::string& value) {
     if (std::find(words.begin(), words.end(), value) != words.end()) return std::string();
-    return "'" + value + "' is not one of " + model_io::join(words, ", ") +
-           did_you_mean(value, words);
+    return "'" + value + "' is not one of " + join(words, ", ") + did_you_mean(value, words);
   };
 }
 

@@ -144,9 +144,9 @@ std::string shape_problem(const std::string& shape) {
     return "";
   }
   return "'" + shape + "' is neither a known shape nor a config.json; known are " +
-         model_io::join(names, ", ") + did_you_mean(shape, names);
+         join(names, ", ") + did_you_mean(shape, names);
 }
 
-std::string shape_value() { return model_io::join(synth_shape_names(), "|") + "|FILE.json"; }
+std::string shape_value() { return join(synth_shape_names(), "|") + "|FILE.json"; }
 
 }  // namespace edgellm

@@ -42,7 +42,7 @@ void add_synth(Program& program) {
   auto flags = std::make_shared<Flags>();
   command
       .option("SHAPE", flags->options.shape,
-              "Path of a config.json, or one of " + model_io::join(synth_shape_names(), ", "))
+              "Path of a config.json, or one of " + join(synth_shape_names(), ", "))
       .required()
       .check(shape_problem)
       .value(shape_value());
