@@ -299,8 +299,8 @@ std::optional<std::filesystem::path> source_folder(const nlohmann::json& provena
     for (const auto& [name, hash] : provenance["source_files"].items()) {
       if (!std::filesystem::exists(folder / name)) return false;
       const std::string bytes = read_file((folder / name).string());
-      const uint64_t xxh3 = xxh3(bytes.data(), bytes.size());
-      if (hash != "xxh3:" + hex64(xxh3)) return false;
+      const uint64_t digest = xxh3(bytes.data(), bytes.size());
+      if (hash != "xxh3:" + hex64(digest)) return false;
     }
     return true;
   };
