@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-namespace edgellm::model_io {
+namespace edgellm {
 
 inline uint64_t xxh3(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
@@ -30,4 +30,4 @@ class Hasher {
   std::unique_ptr<XXH3_state_t, Free> state_;
 };
 
-}  // namespace edgellm::model_io
+}  // namespace edgellm

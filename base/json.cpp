@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 
-namespace edgellm::model_io {
+namespace edgellm {
 
 namespace {
 
@@ -161,4 +161,4 @@ bool integer_in(const Json& value, int64_t low, int64_t high, int64_t& result) {
   return result >= low && result <= high;
 }
 
-}  // namespace edgellm::model_io
+}  // namespace edgellm

@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 
-namespace edgellm::model_io {
+namespace edgellm {
 
 using Json = nlohmann::json;
 
@@ -75,4 +75,4 @@ std::string value_text(const Json& value);
 // The integer of a JSON value, if it is one within [low, high].
 bool integer_in(const Json& value, int64_t low, int64_t high, int64_t& result);
 
-}  // namespace edgellm::model_io
+}  // namespace edgellm

@@ -102,7 +102,7 @@ class LineReader {
   std::string block_;  // what one read delivers
   LineSplitter lines_;
   uint64_t bytes_read_ = 0;
-  model_io::Hasher hasher_;
+  Hasher hasher_;
 };
 
 // Nothing but spaces and tabs.

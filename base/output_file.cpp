@@ -11,8 +11,6 @@
 
 namespace edgellm {
 
-using model_io::FileDescriptor;
-
 namespace {
 
 const std::string& checked(const std::string& path) {
@@ -85,7 +83,7 @@ FileDescriptor OutputFile::commit() {
     if (fsync(fd_.get()) != 0) fail(blame_.cannot_write, errno);
     if (rename(temporary_path_.c_str(), path_.c_str()) != 0) fail(blame_.cannot_rename, errno);
     temporary_path_.clear();
-    model_io::sync_folder(model_io::folder_of(path_));
+    sync_folder(folder_of(path_));
   }
   return std::move(fd_);
 }
@@ -105,8 +103,8 @@ void require_writable(const std::string& path) {
     if (S_ISDIR(status.st_mode)) fail("it is a folder; name a file in it");
     if (!S_ISREG(status.st_mode)) fail("it is not a regular file");
   }
-  const std::string folder = model_io::folder_of(path);
-  if (!model_io::is_folder(folder)) fail("there is no folder " + folder);
+  const std::string folder = folder_of(path);
+  if (!is_folder(folder)) fail("there is no folder " + folder);
   if (access(folder.c_str(), W_OK) != 0) fail_to_write(path, errno);
 }
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/file_io.h"
+#include "base/files.h"
 
 namespace edgellm {
 
@@ -51,7 +51,7 @@ class OutputFile {
   void write_at(uint64_t offset, const void* data, size_t bytes);
 
   // Returns the file's descriptor, still open.
-  model_io::FileDescriptor commit();
+  FileDescriptor commit();
 
  private:
   void open_temporary(Temporary temporary);
@@ -60,7 +60,7 @@ class OutputFile {
   std::string path_;
   Blame blame_;
   std::string temporary_path_;
-  model_io::FileDescriptor fd_;
+  FileDescriptor fd_;
 };
 
 // An OutputFile of these bytes.

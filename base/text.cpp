@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 
-namespace edgellm::model_io {
+namespace edgellm {
 namespace {
 
 void append_escaped(std::string& out, unsigned char byte) {
@@ -121,4 +121,4 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-}  // namespace edgellm::model_io
+}  // namespace edgellm

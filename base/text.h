@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace edgellm::model_io {
+namespace edgellm {
 
 // Names come from files that nobody vouches for: control characters and bytes above ASCII become
 // \xNN and long names are cut, so that an error stays one harmless line.
@@ -28,4 +28,4 @@ std::string join(const std::vector<std::string>& items, std::string_view separat
 
 bool is_utf8(std::string_view text);
 
-}  // namespace edgellm::model_io
+}  // namespace edgellm

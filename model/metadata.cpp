@@ -5,7 +5,7 @@
 #include <functional>
 #include <unordered_set>
 
-#include "base/file_io.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "model/layout.h"

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file_io.h"
+#include "base/files.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/number_format.h"

@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/file_io.h"
+#include "base/files.h"
 #include "base/hash.h"
 #include "base/output_file.h"
 #include "model/layout.h"

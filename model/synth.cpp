@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/file_io.h"
+#include "base/files.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "model/convert.h"

@@ -20,20 +20,18 @@ Digest request_digest(std::string_view id, std::string_view line) {
   return digest_of(text);
 }
 
-std::string hex128(const Digest& digest) {
-  return model_io::hex64(digest.high) + model_io::hex64(digest.low);
-}
+std::string hex128(const Digest& digest) { return hex64(digest.high) + hex64(digest.low); }
 
 std::optional<Digest> parse_hex128(std::string_view text) {
   if (text.size() != 32) return std::nullopt;
-  const auto high = model_io::parse_hex64(text.substr(0, 16));
-  const auto low = model_io::parse_hex64(text.substr(16));
+  const auto high = parse_hex64(text.substr(0, 16));
+  const auto low = parse_hex64(text.substr(16));
   if (!high || !low) return std::nullopt;
   return Digest{.high = *high, .low = *low};
 }
 
 int shard_of(std::string_view id, int n) {
-  return static_cast<int>(model_io::xxh3(id.data(), id.size()) % static_cast<uint64_t>(n)) + 1;
+  return static_cast<int>(xxh3(id.data(), id.size()) % static_cast<uint64_t>(n)) + 1;
 }
 
 BatchIds::Id BatchIds::assign(const std::optional<std::string>& given, int64_t line) {

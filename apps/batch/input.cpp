@@ -37,7 +37,7 @@ bool is_regular(int fd) {
 BatchInput::BatchInput(const std::string& path, bool is_text)
     : name_(path == "-" ? "standard input" : path), is_text_(is_text), fd_(STDIN_FILENO) {
   if (path != "-") {
-    owned_ = model_io::FileDescriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    owned_ = FileDescriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     fd_ = owned_.get();
     std::error_code ignored;
     const bool is_folder = std::filesystem::is_directory(path, ignored);
@@ -66,7 +66,7 @@ void BatchInput::spool() {
   std::error_code failed;
   const std::string folder = std::filesystem::temp_directory_path(failed).string();
   std::string name = folder + "/edgellm-batch-XXXXXX";
-  model_io::FileDescriptor file(mkostemp(name.data(), O_CLOEXEC));
+  FileDescriptor file(mkostemp(name.data(), O_CLOEXEC));
   if (file.get() < 0) fail_to_spool(folder, errno);
   unlink(name.c_str());
   std::array<char, 1 << 16> buffer;

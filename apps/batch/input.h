@@ -9,7 +9,7 @@
 #include "apps/batch/ids.h"
 #include "apps/batch/manifest.h"
 #include "apps/batch/request.h"
-#include "base/file_io.h"
+#include "base/files.h"
 #include "base/lines.h"
 
 namespace edgellm {
@@ -60,7 +60,7 @@ class BatchInput {
   std::string name_;
   bool is_text_;
   bool is_file_ = false;
-  model_io::FileDescriptor owned_;
+  FileDescriptor owned_;
   int fd_ = -1;
   std::optional<LineReader> reader_;
   std::optional<BatchManifest::Input> scanned_;

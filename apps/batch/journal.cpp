@@ -20,8 +20,6 @@
 namespace edgellm {
 namespace {
 
-using model_io::FileDescriptor;
-
 bool same_file(int fd, const std::string& path) {
   struct stat open_one = {};
   struct stat named = {};

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apps/batch/records.h"
-#include "base/file_io.h"
+#include "base/files.h"
 
 namespace edgellm {
 
@@ -58,7 +58,7 @@ class BatchJournal {
   void replace(const std::function<void(const Emit&)>& write_records);
 
   std::string path_;  // without symbolic links: what is replaced is the file they lead to
-  model_io::FileDescriptor fd_;
+  FileDescriptor fd_;
   bool is_ours_to_remove_ = false;
 };
 

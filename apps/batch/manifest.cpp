@@ -3,7 +3,7 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "base/file_io.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/output_file.h"
 #include "base/text.h"
@@ -11,29 +11,29 @@
 namespace edgellm {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kSchema = "edgellm.batch/1";
 constexpr uint64_t kMaxManifestBytes = 16 << 20;
 constexpr int64_t kMany = INT64_MAX;
 
-uint64_t hash_field(const model_io::Fields& fields, const char* key) {
-  const auto value = model_io::parse_hex64(fields.text(key));
+uint64_t hash_field(const Fields& fields, const char* key) {
+  const auto value = parse_hex64(fields.text(key));
   if (!value) fields.fail(fields.name(key) + " is no hash of 16 hex digits");
   return *value;
 }
 
 BatchManifest parse(const std::string& text, const std::string& path) {
-  const model_io::JsonSource source = {.path = path, .blame = ExitCode::kUsage};
-  const model_io::Json json = model_io::parse_json_object(text, source);
-  const model_io::Fields fields(json, source);
+  const JsonSource source = {.path = path, .blame = ExitCode::kUsage};
+  const Json json = parse_json_object(text, source);
+  const Fields fields(json, source);
   if (fields.text("schema") != kSchema) fields.fail("schema is not " + std::string(kSchema));
   BatchManifest manifest;
   manifest.version = fields.text("version");
-  const model_io::Fields model = fields.object("model");
+  const Fields model = fields.object("model");
   manifest.model_path = model.text("path");
   manifest.model_id = hash_field(model, "id");
-  const model_io::Fields input = fields.object("input");
+  const Fields input = fields.object("input");
   manifest.input_path = input.text("path");
   if (input.has("xxh3")) {
     manifest.input = {.bytes = static_cast<uint64_t>(input.integer("bytes", 0, kMany)),
@@ -44,7 +44,7 @@ BatchManifest parse(const std::string& text, const std::string& path) {
   if (!shard) fields.fail("shard is not of the form 1/4");
   manifest.shard = *shard;
   manifest.flags = fields.object("flags").json();
-  const model_io::Fields state = fields.object("state");
+  const Fields state = fields.object("state");
   manifest.is_complete = state.boolean("complete");
   manifest.succeeded = state.integer("succeeded", 0, kMany);
   manifest.failed = state.integer("failed", 0, kMany);
@@ -72,9 +72,9 @@ std::string manifest_path(const std::string& output_path) { return output_path +
 
 std::optional<BatchManifest> read_manifest(const std::string& output_path) {
   const std::string path = manifest_path(output_path);
-  if (!model_io::path_exists(path)) return std::nullopt;
+  if (!path_exists(path)) return std::nullopt;
   try {
-    return parse(model_io::read_text_file(path, kMaxManifestBytes), path);
+    return parse(read_text_file(path, kMaxManifestBytes), path);
   } catch (const Error& error) {
     throw Error(ExitCode::kUsage, std::string(error.what()) +
                                       "; --restart begins anew, without the answers that " +
@@ -83,16 +83,16 @@ std::optional<BatchManifest> read_manifest(const std::string& output_path) {
 }
 
 void write_manifest(const std::string& output_path, const BatchManifest& manifest) {
-  Json input = {{"path", manifest.input_path}};
+  OrderedJson input = {{"path", manifest.input_path}};
   if (manifest.input) {
     input["bytes"] = manifest.input->bytes;
-    input["xxh3"] = model_io::hex64(manifest.input->xxh3);
+    input["xxh3"] = hex64(manifest.input->xxh3);
     input["requests"] = manifest.input->requests;
   }
-  const Json json = {
+  const OrderedJson json = {
       {"schema", kSchema},
       {"version", manifest.version},
-      {"model", {{"path", manifest.model_path}, {"id", model_io::hex64(manifest.model_id)}}},
+      {"model", {{"path", manifest.model_path}, {"id", hex64(manifest.model_id)}}},
       {"input", input},
       {"shard", to_string(manifest.shard)},
       {"flags", manifest.flags},
@@ -100,7 +100,7 @@ void write_manifest(const std::string& output_path, const BatchManifest& manifes
        {{"complete", manifest.is_complete},
         {"succeeded", manifest.succeeded},
         {"failed", manifest.failed}}}};
-  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string text = json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
   OutputFile file(manifest_path(output_path), OutputFile::Temporary::kFixed);
   file.write(text.data(), text.size());
   file.commit();
@@ -110,9 +110,8 @@ std::vector<std::string> manifest_differences(const BatchManifest& before,
                                               const BatchManifest& now) {
   std::vector<std::string> differences;
   if (before.model_id != now.model_id) {
-    differences.push_back("the model was " + before.model_path + " (" +
-                          model_io::hex64(before.model_id) + "), now it is " + now.model_path +
-                          " (" + model_io::hex64(now.model_id) + ")");
+    differences.push_back("the model was " + before.model_path + " (" + hex64(before.model_id) +
+                          "), now it is " + now.model_path + " (" + hex64(now.model_id) + ")");
   }
   for (const auto& [name, value] : now.flags.items()) {
     const nlohmann::json old = before.flags.value(name, nlohmann::json(nullptr));

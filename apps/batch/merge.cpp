@@ -15,7 +15,7 @@
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "base/error.h"
-#include "base/file_io.h"
+#include "base/files.h"
 #include "base/text.h"
 
 namespace edgellm {
@@ -24,13 +24,13 @@ namespace {
 // An output that is to be merged.
 struct Source {
   std::string path;
-  model_io::FileDescriptor fd;
+  FileDescriptor fd;
   std::optional<BatchManifest> manifest;
 };
 
 // A list for a message: a few items and the number of the others.
 std::string first_few(const std::vector<std::string>& items, int64_t count) {
-  std::string text = model_io::join(items, ", ");
+  std::string text = join(items, ", ");
   const int64_t more = count - static_cast<int64_t>(items.size());
   return more > 0 ? text + " and " + std::to_string(more) + " more" : text;
 }
@@ -42,7 +42,7 @@ constexpr size_t kShownItems = 5;
 }
 
 Source open_source(const std::string& path, const BatchFlags& flags) {
-  Source source{path, model_io::FileDescriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC)), {}};
+  Source source{path, FileDescriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC)), {}};
   if (source.fd.get() < 0) {
     throw Error(ExitCode::kUsage, "cannot read " + path + ": " + std::strerror(errno));
   }
@@ -81,9 +81,8 @@ void check_manifests(const std::vector<Source>& sources, bool has_input) {
       differences.emplace_back("the input is not the same");
     }
     if (!differences.empty()) {
-      throw Error(ExitCode::kUsage,
-                  first->path + " and " + source.path +
-                      " are not of the same run: " + model_io::join(differences, "; "));
+      throw Error(ExitCode::kUsage, first->path + " and " + source.path +
+                                        " are not of the same run: " + join(differences, "; "));
     }
     of_shard.resize(static_cast<size_t>(source.manifest->shard.count));
     std::string& name = of_shard[static_cast<size_t>(source.manifest->shard.index) - 1];
@@ -107,7 +106,7 @@ void check_manifests(const std::vector<Source>& sources, bool has_input) {
 class Merge {
  public:
   explicit Merge(const BatchFlags& flags) : flags_(flags) {
-    if (flags.output != "-" && model_io::path_exists(manifest_path(flags.output))) {
+    if (flags.output != "-" && path_exists(manifest_path(flags.output))) {
       throw Error(ExitCode::kUsage, flags.output + " is the output of a run (" +
                                         manifest_path(flags.output) +
                                         " is there); name another file");

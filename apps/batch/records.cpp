@@ -11,11 +11,11 @@
 namespace edgellm {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kRecordPrefix = "batch_req_";
 
-Json head_json(const RecordHead& head) {
+OrderedJson head_json(const RecordHead& head) {
   return {{"id", std::string(kRecordPrefix) + hex128(head.digest)},
           {"custom_id", head.custom_id},
           {"line", head.line}};
@@ -37,9 +37,9 @@ const char* openai_finish_reason(FinishReason reason) {
   return "stop";
 }
 
-Json choice_json(const BatchAnswer& answer) {
-  const Json text = answer.text ? Json(*answer.text) : Json(nullptr);
-  Json choice = {{"index", 0}};
+OrderedJson choice_json(const BatchAnswer& answer) {
+  const OrderedJson text = answer.text ? OrderedJson(*answer.text) : OrderedJson(nullptr);
+  OrderedJson choice = {{"index", 0}};
   if (answer.is_chat) {
     choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
   } else {
@@ -80,13 +80,13 @@ std::string answer_record(const RecordHead& head, const BatchAnswer& answer,
   const SequenceResult& result = answer.result;
   const size_t n_prompt = answer.prompt_ids.size();
   const size_t n_answer = result.token_ids.size();
-  Json body = {
+  OrderedJson body = {
       {"id", (answer.is_chat ? "chatcmpl-" : "cmpl-") + hex128(head.digest)},
       {"object", answer.is_chat ? "chat.completion" : "text_completion"},
       {"created", unix_seconds()},
       {"model", model_name(model)},
-      {"system_fingerprint", "edgellm-" + build_info().version + "-" + model_io::hex64(model.id())},
-      {"choices", Json::array({choice_json(answer)})},
+      {"system_fingerprint", "edgellm-" + build_info().version + "-" + hex64(model.id())},
+      {"choices", OrderedJson::array({choice_json(answer)})},
       {"usage",
        {{"prompt_tokens", n_prompt},
         {"completion_tokens", n_answer},
@@ -100,7 +100,7 @@ std::string answer_record(const RecordHead& head, const BatchAnswer& answer,
           {"ttft_ns", result.ttft_ns},
           {"total_ns", result.total_ns}}}}}};
   if (answer.with_token_ids) body["prompt_token_ids"] = answer.prompt_ids;
-  Json record = head_json(head);
+  OrderedJson record = head_json(head);
   record["response"] = {
       {"status_code", 200}, {"request_id", request_id(head)}, {"body", std::move(body)}};
   record["error"] = nullptr;
@@ -110,7 +110,7 @@ std::string answer_record(const RecordHead& head, const BatchAnswer& answer,
 std::string error_record(const RecordHead& head, const BatchError& error) {
   // OpenAI's reference says that `error` is set, and OpenAI sets the response's body. Some clients
   // read the one, some the other.
-  Json record = head_json(head);
+  OrderedJson record = head_json(head);
   record["response"] = {{"status_code", error.is_ours ? 500 : 400},
                         {"request_id", request_id(head)},
                         {"body",
@@ -128,7 +128,7 @@ std::optional<RecordInfo> read_record(std::string_view text) {
   const auto keep = [](int depth, const std::string& key) {
     return depth != 1 || key != "response";
   };
-  const std::optional<model_io::Json> json = model_io::try_parse_json(text, keep);
+  const std::optional<Json> json = try_parse_json(text, keep);
   if (!json || !json->is_object()) return std::nullopt;
   const auto id = json->find("id");
   const auto custom_id = json->find("custom_id");
@@ -142,7 +142,7 @@ std::optional<RecordInfo> read_record(std::string_view text) {
   const std::string name = id->get<std::string>();
   if (!name.starts_with(kRecordPrefix)) return std::nullopt;
   const auto digest = parse_hex128(std::string_view(name).substr(kRecordPrefix.size()));
-  if (!digest || !model_io::integer_in(*line, 1, INT64_MAX, info.head.line)) return std::nullopt;
+  if (!digest || !integer_in(*line, 1, INT64_MAX, info.head.line)) return std::nullopt;
   info.head.digest = *digest;
   info.head.custom_id = custom_id->get<std::string>();
   info.succeeded = error->is_null();
@@ -150,7 +150,7 @@ std::optional<RecordInfo> read_record(std::string_view text) {
 }
 
 std::string moved_record(std::string_view text, int64_t line) {
-  Json record = Json::parse(text);
+  OrderedJson record = OrderedJson::parse(text);
   record["line"] = line;
   return json_line(record);
 }

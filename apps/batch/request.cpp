@@ -13,9 +13,6 @@
 namespace edgellm {
 namespace {
 
-using model_io::Fields;
-using model_io::Json;
-
 // Fields of OpenAI's API, and of vLLM's, that would change the answer, with the values that do not.
 const std::map<std::string, std::vector<Json>>& neutral_values() {
   static const std::map<std::string, std::vector<Json>> values = {
@@ -74,13 +71,13 @@ void check_names(const Fields& fields, const std::vector<std::string>& own, bool
       if (const auto neutral = neutral_values().find(name); neutral != neutral_values().end()) {
         const std::vector<Json>& values = neutral->second;
         if (std::find(values.begin(), values.end(), value) != values.end()) continue;
-        fields.fail(fields.name(name) + " is " + model_io::value_text(value) +
+        fields.fail(fields.name(name) + " is " + value_text(value) +
                     ", which is not supported; leave it out");
       }
     }
     std::vector<std::string> known = own;
     if (with_body) known.insert(known.end(), used_fields().begin(), used_fields().end());
-    fields.fail(fields.name(model_io::printable(name)) + " is unknown" + did_you_mean(name, known));
+    fields.fail(fields.name(printable(name)) + " is unknown" + did_you_mean(name, known));
   }
 }
 
@@ -91,8 +88,8 @@ std::optional<std::string> read_id(const Fields& fields) {
   if (id == nullptr) return std::nullopt;
   if (id->is_number_integer()) return id->dump();
   if (id->is_string() && !id->get_ref<const std::string&>().empty()) return id->get<std::string>();
-  fields.fail(std::string(fields.has("id") ? "id" : "custom_id") + " is " +
-              model_io::value_text(*id) + ", expected a text that is not empty");
+  fields.fail(std::string(fields.has("id") ? "id" : "custom_id") + " is " + value_text(*id) +
+              ", expected a text that is not empty");
 }
 
 // A text, or a list of parts that are texts, as vLLM joins them.
@@ -105,8 +102,7 @@ std::string message_content(const Fields& message) {
   for (size_t i = 0; i < content.size(); ++i) {
     const Fields part = message.entry("content", i);
     if (const std::string type = part.text("type"); type != "text") {
-      part.fail(part.name("type") + " is " + model_io::value_text(type) +
-                ", but only text is read");
+      part.fail(part.name("type") + " is " + value_text(type) + ", but only text is read");
     }
     check_names(part, {"type", "text"}, /*with_body=*/false);
     if (i > 0) text += '\n';
@@ -123,7 +119,7 @@ std::vector<ChatMessage> read_messages(const Fields& body, const BatchDefaults& 
     std::string role = message.text("role");
     if (role == "developer") role = "system";  // the newer name of the role
     if (role != "system" && role != "user" && role != "assistant") {
-      message.fail(message.name("role") + " is " + model_io::value_text(role) +
+      message.fail(message.name("role") + " is " + value_text(role) +
                    ", expected system, developer, user or assistant");
     }
     check_names(message, {"role", "content"}, /*with_body=*/false);
@@ -148,8 +144,8 @@ void read_prompt(const Fields& body, BatchRequest& request) {
   if (prompt.empty()) body.fail(name + " is empty; give at least one token id");
   for (const Json& item : prompt) {
     int64_t id = 0;
-    if (!model_io::integer_in(item, 0, INT32_MAX, id)) {
-      body.fail(name + " holds " + model_io::value_text(item) +
+    if (!integer_in(item, 0, INT32_MAX, id)) {
+      body.fail(name + " holds " + value_text(item) +
                 ", which is no token id; several prompts are several requests");
     }
     request.prompt_ids.push_back(static_cast<int32_t>(id));
@@ -177,7 +173,7 @@ std::vector<std::string> read_stop(const Fields& body, const std::vector<std::st
   std::vector<std::string> texts;
   for (const Json& item : stop->is_array() ? *stop : Json::array({*stop})) {
     if (!item.is_string() || item.get_ref<const std::string&>().empty()) {
-      body.fail(body.name("stop") + " holds " + model_io::value_text(item) +
+      body.fail(body.name("stop") + " holds " + value_text(item) +
                 ", expected texts that are not empty");
     }
     texts.push_back(item.get<std::string>());
@@ -204,7 +200,7 @@ SamplingOptions read_sampling(const Fields& body, const SamplingOptions& otherwi
   }
   if (const Json* seed = body.find("seed")) {
     if (!seed->is_number_unsigned()) {
-      body.fail(body.name("seed") + " is " + model_io::value_text(*seed) +
+      body.fail(body.name("seed") + " is " + value_text(*seed) +
                 ", expected an integer from 0 to 18446744073709551615");
     }
     options.seed = seed->get<uint64_t>();
@@ -262,18 +258,18 @@ BatchRequest read_body(const Fields& body, bool is_chat, std::vector<std::string
 BatchRequest read_openai_form(const Fields& fields, const BatchDefaults& defaults) {
   check_names(fields, {"custom_id", "id", "method", "url", "body"}, /*with_body=*/false);
   if (fields.has("method") && fields.text("method") != "POST") {
-    fields.fail("method is " + model_io::value_text(fields.get("method")) + ", expected \"POST\"");
+    fields.fail("method is " + value_text(fields.get("method")) + ", expected \"POST\"");
   }
   const std::string url = fields.text("url");
   const bool is_chat = url == "/v1/chat/completions";
   if (!is_chat && url != "/v1/completions") {
-    fields.fail("url is " + model_io::value_text(url) +
+    fields.fail("url is " + value_text(url) +
                 ", expected \"/v1/chat/completions\" or \"/v1/completions\"");
   }
   return read_body(fields.object("body"), is_chat, {}, defaults);
 }
 
-model_io::JsonSource line_source(const std::string& where) {
+JsonSource line_source(const std::string& where) {
   return {.path = where, .blame = ExitCode::kUsage};
 }
 
@@ -281,8 +277,8 @@ model_io::JsonSource line_source(const std::string& where) {
 
 BatchLine parse_batch_line(std::string_view text, const std::string& where) {
   BatchLine line;
-  const model_io::JsonSource source = line_source(where);
-  line.json = model_io::parse_json_object(text, source);
+  const JsonSource source = line_source(where);
+  line.json = parse_json_object(text, source);
   line.id = read_id(Fields(line.json, source));
   return line;
 }

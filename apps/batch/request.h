@@ -37,7 +37,7 @@ struct BatchRequest {
 
 // A line whose JSON is good, and the id in it, so that a request with a fault goes by its id.
 struct BatchLine {
-  model_io::Json json;
+  Json json;
   std::optional<std::string> id;
 };
 

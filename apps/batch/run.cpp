@@ -95,7 +95,7 @@ class BatchRun {
       if (flags_.output == "-") {
         stream_fd_ = STDOUT_FILENO;
       } else {
-        stream_ = model_io::FileDescriptor(open(flags_.output.c_str(), O_WRONLY | O_CLOEXEC));
+        stream_ = FileDescriptor(open(flags_.output.c_str(), O_WRONLY | O_CLOEXEC));
         stream_fd_ = stream_.get();
         if (stream_fd_ < 0) fail_to_write(flags_.output, errno);
       }
@@ -121,7 +121,7 @@ class BatchRun {
   }
 
   bool read_manifest_or_refuse() {
-    if (flags_.restart) return model_io::path_exists(manifest_path(flags_.output));
+    if (flags_.restart) return path_exists(manifest_path(flags_.output));
     before_ = read_manifest(flags_.output);
     return before_.has_value();
   }
@@ -146,7 +146,7 @@ class BatchRun {
     }
     if (!differences.empty() && !flags_.keep_answers) {
       throw Error(ExitCode::kUsage,
-                  flags_.output + " is of another run: " + model_io::join(differences, "; ") +
+                  flags_.output + " is of another run: " + join(differences, "; ") +
                       ". Use --restart to begin anew, or --keep-answers to go on and keep what is "
                       "there, or name another output");
     }
@@ -335,15 +335,14 @@ class BatchRun {
   }
 
   void write_summary(bool interrupted) const {
-    nlohmann::ordered_json json = {
-        {"schema", "edgellm.batch_summary/1"},
-        {"version", build_info().version},
-        {"model", {{"path", model_.path()}, {"id", model_io::hex64(model_.id())}}},
-        {"input", flags_.input},
-        {"output", flags_.output},
-        {"shard", to_string(shard_)},
-        {"complete", has_ended_ || is_complete_},
-        {"interrupted", interrupted}};
+    nlohmann::ordered_json json = {{"schema", "edgellm.batch_summary/1"},
+                                   {"version", build_info().version},
+                                   {"model", {{"path", model_.path()}, {"id", hex64(model_.id())}}},
+                                   {"input", flags_.input},
+                                   {"output", flags_.output},
+                                   {"shard", to_string(shard_)},
+                                   {"complete", has_ended_ || is_complete_},
+                                   {"interrupted", interrupted}};
     if (backend_) json["device"] = backend_->device_name();
     json.update(report_.json());
     const std::string text =
@@ -361,7 +360,7 @@ class BatchRun {
   BatchManifest manifest_;
   std::optional<BatchManifest> before_;
   std::optional<BatchJournal> journal_;  // of an output that is a file
-  model_io::FileDescriptor stream_;      // of one that is a device or a pipe
+  FileDescriptor stream_;                // of one that is a device or a pipe
   int stream_fd_ = -1;
   std::unordered_set<Digest, DigestHash> done_;  // answered by an earlier run
   bool is_complete_ = false;                     // by an earlier run

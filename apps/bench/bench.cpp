@@ -84,7 +84,7 @@ std::vector<TestSpec> tests_of(const BenchFlags& flags, const std::string& name,
   }
   if (!left_out.empty()) {
     print_note(name + " was made for a context of " + std::to_string(max_context) +
-               ": depths left out are " + model_io::join(left_out, ", "));
+               ": depths left out are " + join(left_out, ", "));
   }
   return tests;
 }
@@ -238,7 +238,7 @@ class Bench {
 int bench_command(const BenchFlags& flags) {
   if (flags.models.empty() && flags.shapes.empty()) {
     throw Error(ExitCode::kUsage, "bench needs a MODEL or --shape NAME (one of " +
-                                      model_io::join(synth_shape_names(), ", ") +
+                                      join(synth_shape_names(), ", ") +
                                       "); see edgellm bench --help");
   }
   if (flags.ops) return bench_ops(flags);
@@ -262,11 +262,11 @@ Command add_bench(CLI::App& root) {
   auto flags = std::make_shared<BenchFlags>();
   app->add_option("MODEL", flags->models, "Models to measure, each a .tmac2 file or its name")
       ->option_text(" ");
-  add_word_list(*app, "--shape", flags->shapes,
-                "Random models of these shapes: " + model_io::join(synth_shape_names(), ", ") +
-                    ", or a config.json",
-                shape_problem)
-      ->option_text(model_io::join(synth_shape_names(), "|") + "|FILE.json");
+  add_word_list(
+      *app, "--shape", flags->shapes,
+      "Random models of these shapes: " + join(synth_shape_names(), ", ") + ", or a config.json",
+      shape_problem)
+      ->option_text(join(synth_shape_names(), "|") + "|FILE.json");
   app->add_option("--layers", flags->layers, "Layers of the shapes instead of their own")
       ->check(CLI::Range(1, 1000).description(""))
       ->option_text("N");

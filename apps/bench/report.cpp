@@ -161,7 +161,7 @@ Json gpu_json(const Measured<GpuInfo>& gpu, const Measured<std::shared_ptr<NvmlD
 Json model_json(const ModelFile& model, const std::string& name) {
   const ModelConfig& config = model.config();
   return {{"name", name},
-          {"id", model_io::hex64(model.id())},
+          {"id", hex64(model.id())},
           {"architecture", config.architecture},
           {"quantisation", "ternary, 2 bits a weight"},
           {"params", model.parameter_count()},

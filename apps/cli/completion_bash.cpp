@@ -97,7 +97,7 @@ std::string word_of(const std::string& text) { return single_quoted(text, "'\\''
 std::string actions(const ValueChoices& choices) {
   std::string text;
   if (!choices.words.empty()) {
-    text += " _edgellm_words \"$2\" " + word_of(model_io::join(choices.words, " ")) + ";";
+    text += " _edgellm_words \"$2\" " + word_of(join(choices.words, " ")) + ";";
   }
   if (choices.models) text += " _edgellm_models \"$2\";";
   if (choices.files) {
@@ -113,7 +113,7 @@ std::string actions(const ValueChoices& choices) {
 std::string pattern(const CommandInfo& command, const OptionInfo& option) {
   std::vector<std::string> words;
   for (const std::string& name : option.names) words.push_back(word_of(command.name + " " + name));
-  return model_io::join(words, "|");
+  return join(words, "|");
 }
 
 }  // namespace
@@ -126,7 +126,7 @@ std::string bash_completion(const CommandInfo& program) {
   const auto add_options = [&](const CommandInfo& command, const std::string& name) {
     std::string names;
     for (const OptionInfo& option : all_options(command)) {
-      names += (names.empty() ? "" : " ") + model_io::join(option.names, " ");
+      names += (names.empty() ? "" : " ") + join(option.names, " ");
       if (option.value.empty()) continue;
       takes_value += "    " + pattern(command, option) + ") return 0 ;;\n";
       const std::string action = actions(value_choices(option.value));

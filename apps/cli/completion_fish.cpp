@@ -66,7 +66,7 @@ std::string word_of(const std::string& text) {
 // Arguments of `complete` for a value; `alone` is what an option needs where only these count.
 std::string value_arguments(const std::string& value, const char* alone) {
   const ValueChoices choices = value_choices(value);
-  std::string candidates = model_io::join(choices.words, " ");
+  std::string candidates = join(choices.words, " ");
   const auto add = [&](const std::string& more) {
     candidates += (candidates.empty() ? "" : " ") + more;
   };

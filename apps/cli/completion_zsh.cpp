@@ -33,7 +33,7 @@ std::string escaped(const std::string& text, const std::string& special) {
 // What to do for a value, as _arguments and _alternative take it.
 std::vector<std::string> actions(const ValueChoices& choices) {
   std::vector<std::string> all;
-  if (!choices.words.empty()) all.push_back("(" + model_io::join(choices.words, " ") + ")");
+  if (!choices.words.empty()) all.push_back("(" + join(choices.words, " ") + ")");
   if (choices.models) all.emplace_back("_edgellm_models");
   if (choices.files && choices.endings.empty()) all.emplace_back("_files");
   for (const std::string& ending : choices.endings) {
@@ -74,15 +74,14 @@ std::string Script::action(const std::string& value) {
 std::string Script::specifications(const CommandInfo& command, const std::string& indent) {
   std::string text;
   for (const OptionInfo& option : all_options(command)) {
-    const std::string names = model_io::join(option.names, " ");
+    const std::string names = join(option.names, " ");
     std::vector<std::string> forms;
     for (const std::string& name : option.names) {
       const char* const suffix = option.value.empty() ? "" : name.starts_with("--") ? "=" : "+";
       forms.push_back(name + suffix);
     }
     const std::string before = option.repeatable ? "'*'" : word_of("(" + names + ")");
-    const std::string form =
-        forms.size() == 1 ? forms.front() : "{" + model_io::join(forms, ",") + "}";
+    const std::string form = forms.size() == 1 ? forms.front() : "{" + join(forms, ",") + "}";
     std::string after = "[" + escaped(option.description, "[]\\") + "]";
     if (!option.value.empty()) {
       after += ":" + escaped(option.value, ":\\") + ":" + action(option.value);

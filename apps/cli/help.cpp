@@ -29,7 +29,7 @@ std::string entries(const std::vector<OptionInfo>& options, size_t width) {
 }  // namespace
 
 std::string option_heading(const OptionInfo& option) {
-  std::string heading = model_io::join(option.names, ", ");
+  std::string heading = join(option.names, ", ");
   const bool is_positional = !option.names.front().starts_with('-');
   if (!is_positional && !option.value.empty()) heading += " " + option.value;
   return heading;
@@ -53,8 +53,7 @@ std::string usage_line(const CommandInfo& command) {
 
 std::string short_help(const CommandInfo& program) {
   return "edgellm runs BitNet b1.58 (ternary-weight) language models.\n\n" + program.examples +
-         "\n\n" +
-         wrapped("Commands: " + model_io::join(command_names(program), ", ") + ".", 80, 10) +
+         "\n\n" + wrapped("Commands: " + join(command_names(program), ", ") + ".", 80, 10) +
          "Details:  edgellm --help, edgellm COMMAND --help, edgellm help environment\n";
 }
 

@@ -24,7 +24,7 @@ std::string environment_text(size_t width) {
     const char* value = std::getenv(variable.name.c_str());
     text += definition(variable.name, variable.meaning, kColumn, width) +
             std::string(kColumn, ' ') +
-            (value != nullptr ? "Now: " + model_io::printable_path(value) : "Not set.") + "\n";
+            (value != nullptr ? "Now: " + printable_path(value) : "Not set.") + "\n";
   }
   return text;
 }
@@ -76,7 +76,7 @@ Command add_help(CLI::App& root) {
   auto flags = std::make_shared<Flags>();
   app->add_option("TOPIC", flags->topic, "A command, environment or exit-codes")
       ->check(one_of(topics))
-      ->option_text(model_io::join(topics, "|"));
+      ->option_text(join(topics, "|"));
   app->add_flag("--man", flags->man, "Print a manual page, for man -l -");
   app->add_option("--man-pages", flags->man_folder,
                   "Write every manual page, edgellm.1 and edgellm-COMMAND.1, into this folder")

@@ -89,8 +89,7 @@ ValueChoices value_choices(const std::string& value) {
 CLI::Validator one_of(const std::vector<std::string>& words) {
   const auto check = [words](const std::string& value) {
     if (std::find(words.begin(), words.end(), value) != words.end()) return std::string();
-    return "'" + value + "' is not one of " + model_io::join(words, ", ") +
-           did_you_mean(value, words);
+    return "'" + value + "' is not one of " + join(words, ", ") + did_you_mean(value, words);
   };
   return {check, ""};
 }

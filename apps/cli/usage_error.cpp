@@ -11,7 +11,7 @@ std::string unknown_command(const CommandInfo& program, const std::string& word)
   std::vector<std::string> names;
   for (const CommandInfo& command : program.commands) names.push_back(command.name);
   return "unknown command " + word + did_you_mean(word, names) + "; the commands are " +
-         model_io::join(names, ", ");
+         join(names, ", ");
 }
 
 // The long names: one letter more or less makes any short option into another.

@@ -11,7 +11,7 @@
 
 #include "apps/common/signals.h"
 #include "base/error.h"
-#include "base/file_io.h"
+#include "base/files.h"
 
 namespace edgellm {
 namespace {
@@ -46,7 +46,7 @@ std::string read_stdin() {
 
 std::string read_input(const std::string& path) {
   if (path == "-") return read_stdin();
-  const model_io::FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) fail_to_read(path);
   auto bytes = read_all(file.get());
   if (!bytes) fail_to_read(path);
@@ -54,7 +54,7 @@ std::string read_input(const std::string& path) {
 }
 
 std::string read_head(const std::string& path, size_t n_bytes) {
-  const model_io::FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) fail_to_read(path, ExitCode::kModelFile);
   auto bytes = read_all(file.get(), n_bytes);
   if (!bytes) fail_to_read(path, ExitCode::kModelFile);

@@ -60,7 +60,7 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
 }
 
 void write_message(LogLevel level, std::string_view message) {
-  const std::string text = model_io::printable_path(message);
+  const std::string text = printable_path(message);
   logger().log(spdlog_level(level), spdlog::string_view_t(text.data(), text.size()));
 }
 
@@ -80,7 +80,7 @@ void set_log_level(std::string_view name, const std::string& source) {
   const std::optional<LogLevel> level = parse_log_level(name);
   if (!level) {
     throw Error(ExitCode::kUsage, source + ": '" + std::string(name) + "' is not one of " +
-                                      model_io::join(log_level_names(), ", "));
+                                      join(log_level_names(), ", "));
   }
   set_log_level(*level);
 }

@@ -101,7 +101,7 @@ std::unique_ptr<peers::Peer> connect(const Flags& flags, const peers::Address& a
 // What makes a prompt like no other before it: nothing that a server has in its caches begins so.
 class Nonces {
  public:
-  std::string next() { return model_io::hex64(random_()); }
+  std::string next() { return hex64(random_()); }
 
  private:
   static uint64_t seed() {
@@ -116,7 +116,7 @@ compare::OurInfo our_info(const ModelFile& model, const Backend& backend,
   const BuildInfo build = build_info();
   return {.version = build.version + " (" + build.revision + ")",
           .path = model.path(),
-          .id = model_io::hex64(model.id()),
+          .id = hex64(model.id()),
           .architecture = model.config().architecture,
           .parameters = model.parameter_count(),
           .bytes = model.file_bytes(),

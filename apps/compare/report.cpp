@@ -349,13 +349,13 @@ std::string to_text(const Comparison& comparison) {
     text += name + "\n";
     for (const auto& [label, value] : lines) {
       text += "  " + label + std::string(14 - std::min<size_t>(13, label.size()), ' ') +
-              model_io::printable_path(value) + "\n";
+              printable_path(value) + "\n";
     }
   };
   side("A: edgellm", ours);
   side("B: " + comparison.theirs.software, theirs);
   text += std::string("same weights: ") + (comparison.same_weights.same ? "yes" : "no") + " (" +
-          model_io::printable_path(comparison.same_weights.reason) + ")\n\n";
+          printable_path(comparison.same_weights.reason) + ")\n\n";
   text += std::to_string(comparison.pairs.size()) + " pairs in the order A B B A after " +
           std::to_string(comparison.warmups) + " warm-up(s); the prompt is " +
           comparison.prompt_source + " after a nonce, the answer " +

@@ -234,7 +234,7 @@ void print_verbose(const Report& report) {
 
 // Hash of the generated ids as little-endian int32 (the only byte order this program runs on).
 std::string output_hash(std::span<const int32_t> ids) {
-  return model_io::hex64(model_io::xxh3(ids.data(), ids.size_bytes()));
+  return hex64(xxh3(ids.data(), ids.size_bytes()));
 }
 
 nlohmann::ordered_json to_json(const Report& report, const nlohmann::ordered_json& text) {
@@ -246,7 +246,7 @@ nlohmann::ordered_json to_json(const Report& report, const nlohmann::ordered_jso
       {"version", build_info().version},
       {"model",
        {{"path", model.path()},
-        {"id", model_io::hex64(model.id())},
+        {"id", hex64(model.id())},
         {"architecture", model.config().architecture},
         {"params", model.parameter_count()},
         {"bytes", model.file_bytes()}}},

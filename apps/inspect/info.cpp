@@ -123,7 +123,7 @@ Json sections_json(const ModelFile& model) {
                         {"shape", section.shape},
                         {"offset", section.offset},
                         {"bytes", section.bytes},
-                        {"xxh3", model_io::hex64(section.xxh3)}});
+                        {"xxh3", hex64(section.xxh3)}});
   }
   return sections;
 }
@@ -134,7 +134,7 @@ void print_as_json(const ModelFile& model, bool with_sections) {
   const ByteCounts bytes = count_bytes(model);
   Json json = {{"schema", "edgellm.info/1"},
                {"path", model.path()},
-               {"id", model_io::hex64(model.id())},
+               {"id", hex64(model.id())},
                {"bytes", model.file_bytes()},
                {"params", model.parameter_count()},
                {"bits_per_param", bits_per_parameter(model)},
@@ -152,7 +152,7 @@ void print_as_json(const ModelFile& model, bool with_sections) {
                  {"attn_sub_norm", config.attn_sub_norm},
                  {"ffn_sub_norm", config.ffn_sub_norm},
                  {"tied_head", config.tied_head},
-                 {"norm_eps", model_io::shortest_decimal(config.norm_eps)},
+                 {"norm_eps", shortest_decimal(config.norm_eps)},
                  {"rope", rope_json(config)}}},
                {"bytes_by_kind",
                 {{"ternary", bytes.ternary},
@@ -186,7 +186,7 @@ class Table {
     constexpr size_t kLabelColumns = 18;
     std::string start = label;
     start.resize(std::max(kLabelColumns, label.size() + 1), ' ');
-    text_ += start + model_io::printable_path(value) + "\n";
+    text_ += start + printable_path(value) + "\n";
   }
   void gap() { text_ += "\n"; }
   const std::string& text() const { return text_; }
@@ -274,7 +274,7 @@ void print_as_text(const ModelFile& model, bool with_sections) {
   const ModelConfig& config = model.config();
   Table table;
   table.row("file", model.path());
-  table.row("id", model_io::hex64(model.id()));
+  table.row("id", hex64(model.id()));
   table.row("size", human_bytes(model.file_bytes()) + " (" + std::to_string(model.file_bytes()) +
                         " bytes)");
   provenance_rows(model, table);
@@ -299,10 +299,10 @@ void print_as_text(const ModelFile& model, bool with_sections) {
   if (with_sections) {
     table.gap();
     for (const Section& section : model.sections()) {
-      table.row(section.name,
-                std::string(to_string(section.dtype)) + " " + model_io::shape_text(section.shape) +
-                    ", " + std::to_string(section.bytes) + " bytes at " +
-                    std::to_string(section.offset) + ", xxh3 " + model_io::hex64(section.xxh3));
+      table.row(section.name, std::string(to_string(section.dtype)) + " " +
+                                  shape_text(section.shape) + ", " + std::to_string(section.bytes) +
+                                  " bytes at " + std::to_string(section.offset) + ", xxh3 " +
+                                  hex64(section.xxh3));
     }
   }
   write_stdout(table.text());

@@ -87,7 +87,7 @@ int logits(const Flags& flags) {
                    engine_options(flags.engine, config, static_cast<int>(ids.size())));
 
   const int64_t n_rows = flags.all ? static_cast<int64_t>(ids.size()) : 1;
-  model_io::Hasher hasher;
+  Hasher hasher;
   HiddenStates hidden(config, flags.hidden.empty() ? 0 : ids.size());
   if (output) output->write_header({n_rows, config.vocab});
   ProgressLine progress;
@@ -103,9 +103,8 @@ int logits(const Flags& flags) {
   if (output) output->commit();
   if (hidden_output) hidden.write(*hidden_output);
   if (flags.json) {
-    print_json({{"logits_xxh3", model_io::hex64(hasher.digest())},
-                {"rows", n_rows},
-                {"vocab", config.vocab}});
+    print_json(
+        {{"logits_xxh3", hex64(hasher.digest())}, {"rows", n_rows}, {"vocab", config.vocab}});
   }
   return 0;
 }

@@ -149,7 +149,7 @@ int perplexity(const Flags& flags) {
   const double nll_mean = -sum / static_cast<double>(tokens);
   if (flags.json) {
     print_json({{"schema", "edgellm.perplexity/1"},
-                {"model", {{"path", model.path()}, {"id", model_io::hex64(model.id())}}},
+                {"model", {{"path", model.path()}, {"id", hex64(model.id())}}},
                 {"nll_mean", nll_mean},
                 {"ppl", std::exp(nll_mean)},
                 {"tokens", tokens},

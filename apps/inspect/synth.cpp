@@ -40,10 +40,10 @@ Command add_synth(CLI::App& root) {
       "The same command makes the same file on every machine.");
   auto flags = std::make_shared<Flags>();
   app->add_option("SHAPE", flags->options.shape,
-                  "Path of a config.json, or one of " + model_io::join(synth_shape_names(), ", "))
+                  "Path of a config.json, or one of " + join(synth_shape_names(), ", "))
       ->required()
       ->check(shape_problem)
-      ->option_text(model_io::join(synth_shape_names(), "|") + "|FILE.json");
+      ->option_text(join(synth_shape_names(), "|") + "|FILE.json");
   app->add_option("-o,--output", flags->output, "The file to write; an older one is replaced")
       ->required()
       ->option_text("OUT.tmac2");

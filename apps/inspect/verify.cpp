@@ -134,7 +134,7 @@ int verify(const Flags& flags) {
         {{"name", check.name}, {"status", json_name(check.status)}, {"detail", check.detail}});
     if (!flags.json) {
       write_stdout(check.name + ": " + text_name(check.status) + " (" +
-                   model_io::printable_path(check.detail) + ")\n");
+                   printable_path(check.detail) + ")\n");
     }
   };
   report(contents_check(model));
@@ -142,7 +142,7 @@ int verify(const Flags& flags) {
   report(golden_check(model, flags.threads));
   if (flags.json) {
     print_json({{"schema", "edgellm.verify/1"},
-                {"model", {{"path", model.path()}, {"id", model_io::hex64(model.id())}}},
+                {"model", {{"path", model.path()}, {"id", hex64(model.id())}}},
                 {"passed", passed},
                 {"checks", checks}});
   }

@@ -35,7 +35,7 @@ std::string shape_problem(const std::string& shape) {
     return "";
   }
   return "'" + shape + "' is neither a known shape nor a config.json; known are " +
-         model_io::join(names, ", ") + did_you_mean(shape, names);
+         join(names, ", ") + did_you_mean(shape, names);
 }
 
 std::string device_name_problem(const std::string& name) {

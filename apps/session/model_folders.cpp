@@ -87,7 +87,7 @@ std::string similar_models(const std::string& name) {
   }
   // A folder is listed in any order; an error should read the same every time.
   std::sort(candidates.begin(), candidates.end());
-  return candidates.empty() ? "" : "; did you mean " + model_io::join(candidates, " or ") + "?";
+  return candidates.empty() ? "" : "; did you mean " + join(candidates, " or ") + "?";
 }
 
 [[noreturn]] void fail_not_found(const std::string& name) {
@@ -99,7 +99,7 @@ std::string similar_models(const std::string& name) {
   }
   std::string message = "no model file " + name;
   if (is_name(name)) {
-    message += ", and no such model in " + model_io::join(model_folders(), ", ");
+    message += ", and no such model in " + join(model_folders(), ", ");
   }
   const std::string similar = similar_models(name);
   throw Error(
@@ -134,8 +134,7 @@ std::string find_model(const std::string& name) {
   if (found.empty()) fail_not_found(name);
   if (found.size() > 1) {
     throw Error(ExitCode::kModelFile, "the model " + name + " is ambiguous, there are " +
-                                          model_io::join(found, " and ") +
-                                          "; give the path of one of them");
+                                          join(found, " and ") + "; give the path of one of them");
   }
   return found.front();
 }

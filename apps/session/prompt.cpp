@@ -118,7 +118,7 @@ std::vector<int32_t> read_ids_file(const std::string& path, int vocab) {
                                       "; expected a JSON array of token ids, for "
                                       "example [1, 2, 3]");
   };
-  const auto json = model_io::try_parse_json(read_input(path));
+  const auto json = try_parse_json(read_input(path));
   if (!json) fail("not valid JSON");
   if (!json->is_array()) fail("not a JSON array");
   if (json->empty()) fail("no ids in it");
@@ -128,7 +128,7 @@ std::vector<int32_t> read_ids_file(const std::string& path, int vocab) {
     const std::string where = "entry " + std::to_string(ids.size());
     if (!entry.is_number_integer()) fail(where + " is not an integer");
     int64_t id = 0;
-    if (!model_io::integer_in(entry, 0, vocab - 1, id)) {
+    if (!integer_in(entry, 0, vocab - 1, id)) {
       fail(where + " is outside the model's vocabulary of " + std::to_string(vocab));
     }
     ids.push_back(static_cast<int32_t>(id));

@@ -13,9 +13,9 @@ namespace {
 // off, the temperature 1. model/import/hf_tokenizer.cpp keeps numbers and booleans as it finds
 // them.
 SamplingOptions model_defaults(const TokenizerInfo& model, const std::string& path) {
-  const model_io::JsonSource source = {path, "sampling"};
-  const model_io::Json json = model_io::parse_json_object(model.sampling_json, source);
-  const model_io::Fields fields(json, source);
+  const JsonSource source = {path, "sampling"};
+  const Json json = parse_json_object(model.sampling_json, source);
+  const Fields fields(json, source);
   const auto fail_greedy = [&](const char* why) {
     throw Error(ExitCode::kUsage, path + " " + why +
                                       ", so --sample has nothing to take; give values yourself, "

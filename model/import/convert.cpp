@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file_io.h"
+#include "base/files.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/text.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "base/file_io.h"
+#include "base/files.h"
 
 namespace edgellm::model_io {
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <string_view>
 
-#include "base/file_io.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/text.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/file_io.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/text.h"
 

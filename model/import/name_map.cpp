@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file_io.h"
+#include "base/files.h"
 #include "base/text.h"
 #include "model/import/coded_rows.h"
 #include "model/import/tensor_values.h"

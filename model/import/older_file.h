@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file_io.h"
+#include "base/files.h"
 #include "model/import/hf_config.h"
 
 namespace edgellm::model_io {

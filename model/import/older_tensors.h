@@ -2,7 +2,7 @@
 // them.
 #pragma once
 
-#include "base/file_io.h"
+#include "base/files.h"
 #include "model/config.h"
 #include "model/import/older_file.h"
 #include "model/import/safetensors.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file_io.h"
+#include "base/files.h"
 
 namespace edgellm::model_io {
 

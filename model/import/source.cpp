@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file_io.h"
+#include "base/files.h"
 #include "model/import/older_file.h"
 #include "model/import/older_tensors.h"
 

@@ -160,7 +160,7 @@ TEST_CASE("a shard is xxh3-64 of the id, as the documentation says") {
   std::array<int, 4> sizes{};
   for (int i = 0; i < 1000; ++i) {
     const std::string id = "r" + std::to_string(i);
-    CHECK(shard_of(id, 4) == static_cast<int>(model_io::xxh3(id.data(), id.size()) % 4) + 1);
+    CHECK(shard_of(id, 4) == static_cast<int>(xxh3(id.data(), id.size()) % 4) + 1);
     ++sizes[static_cast<size_t>(shard_of(id, 4)) - 1];
   }
   for (const int size : sizes) CHECK(size > 200);

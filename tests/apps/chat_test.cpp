@@ -83,7 +83,7 @@ std::string changed_demo(const TempDir& folder, const Changes& changes) {
     REQUIRE(at < kMetadataAt + bytes);
     file.replace(at, from.size(), to);
   }
-  const uint64_t hash = model_io::xxh3(file.data() + kMetadataAt, bytes);
+  const uint64_t hash = xxh3(file.data() + kMetadataAt, bytes);
   std::memcpy(file.data() + kHashAt, &hash, sizeof hash);
   return write_file(folder, "changed.tmac2", file);
 }

@@ -147,7 +147,7 @@ std::string with_wrong_golden(const std::string& bytes) {
   digit = digit == '1' ? '2' : '1';
   std::string changed = bytes;
   changed.replace(32, metadata_bytes, metadata);
-  const uint64_t hash = model_io::xxh3(metadata.data(), metadata.size());
+  const uint64_t hash = xxh3(metadata.data(), metadata.size());
   std::memcpy(changed.data() + 24, &hash, 8);
   return changed;
 }
@@ -195,8 +195,7 @@ TEST_CASE("logits writes what --json hashes") {
   CHECK(json["vocab"] == 97);
   const Npy rows = read_npy(all);
   REQUIRE(rows.shape == std::vector<size_t>{7, 97});
-  CHECK(json["logits_xxh3"] ==
-        model_io::hex64(model_io::xxh3(rows.values.data(), 4 * rows.values.size())));
+  CHECK(json["logits_xxh3"] == hex64(xxh3(rows.values.data(), 4 * rows.values.size())));
   CHECK(read_npy(hidden).shape == std::vector<size_t>{4, 7, 64});
 
   run_well({"logits", model, "--ids-file", ids, "-o", last});
@@ -300,8 +299,8 @@ std::optional<std::filesystem::path> source_folder(const nlohmann::json& provena
     for (const auto& [name, hash] : provenance["source_files"].items()) {
       if (!std::filesystem::exists(folder / name)) return false;
       const std::string bytes = read_file((folder / name).string());
-      const uint64_t xxh3 = model_io::xxh3(bytes.data(), bytes.size());
-      if (hash != "xxh3:" + model_io::hex64(xxh3)) return false;
+      const uint64_t digest = xxh3(bytes.data(), bytes.size());
+      if (hash != "xxh3:" + hex64(digest)) return false;
     }
     return true;
   };

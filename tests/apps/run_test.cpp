@@ -100,7 +100,7 @@ TEST_CASE("run --json is one object with everything in it") {
 
   const auto ids = json["token_ids"].get<std::vector<int32_t>>();
   REQUIRE(ids.size() == 12);
-  CHECK(json["output_hash"] == model_io::hex64(model_io::xxh3(ids.data(), 4 * ids.size())));
+  CHECK(json["output_hash"] == hex64(xxh3(ids.data(), 4 * ids.size())));
 }
 
 TEST_CASE("the answer does not depend on threads or prefill chunks") {

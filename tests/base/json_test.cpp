@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace edgellm::model_io {
+namespace edgellm {
 namespace {
 
 void check_fails(ExitCode code, const std::string& message, const std::function<void()>& act) {
@@ -47,4 +47,4 @@ TEST_CASE("a text that may have faults is a value or none") {
 }
 
 }  // namespace
-}  // namespace edgellm::model_io
+}  // namespace edgellm

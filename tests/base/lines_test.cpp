@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/file_io.h"
+#include "base/files.h"
 #include "base/output_file.h"
 #include "tests/support/temp_dir.h"
 
@@ -24,8 +24,8 @@ std::string file_of(const TempDir& folder, const std::string& text) {
   return folder / "lines";
 }
 
-model_io::FileDescriptor opened(const std::string& path) {
-  return model_io::FileDescriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+FileDescriptor opened(const std::string& path) {
+  return FileDescriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC));
 }
 
 std::vector<Line> all_lines(LineReader& reader) {
@@ -57,7 +57,7 @@ TEST_CASE("lines know their place and their bytes") {
   CHECK(is_blank_line(lines[2].text));
   CHECK_FALSE(is_blank_line(lines[3].text));
   CHECK(reader.bytes_read() == text.size());
-  CHECK(reader.xxh3() == model_io::xxh3(text.data(), text.size()));
+  CHECK(reader.xxh3() == xxh3(text.data(), text.size()));
 }
 
 TEST_CASE("a line beyond the limit is cut, and the next one is whole") {
@@ -92,8 +92,8 @@ TEST_CASE("a file is read from its start or from where its descriptor stands") {
 TEST_CASE("a pipe is waited for only where the caller wants it") {
   std::array<int, 2> ends = {};
   REQUIRE(pipe(ends.data()) == 0);
-  const model_io::FileDescriptor in(ends[0]);
-  model_io::FileDescriptor out(ends[1]);
+  const FileDescriptor in(ends[0]);
+  FileDescriptor out(ends[1]);
   int waits = 0;
   LineReader reader(ends[0], "pipe", {.wait = [&](int, bool may_wait) { waits += may_wait; }});
   Line line;
@@ -104,7 +104,7 @@ TEST_CASE("a pipe is waited for only where the caller wants it") {
   REQUIRE(write(ends[1], " line\nmore", 10) == 10);
   CHECK(reader.next(line, /*may_wait=*/false) == Status::kLine);
   CHECK(line.text == "half line");
-  out = model_io::FileDescriptor();
+  out = FileDescriptor();
   CHECK(reader.next(line) == Status::kLine);
   CHECK(line.text == "more");
   CHECK(reader.next(line) == Status::kEnd);
@@ -114,15 +114,15 @@ TEST_CASE("a pipe is waited for only where the caller wants it") {
 TEST_CASE("what ends the wait ends the reading, and a failure has the blame it was given") {
   std::array<int, 2> ends = {};
   REQUIRE(pipe(ends.data()) == 0);
-  const model_io::FileDescriptor in(ends[0]);
-  const model_io::FileDescriptor out(ends[1]);
+  const FileDescriptor in(ends[0]);
+  const FileDescriptor out(ends[1]);
   struct Ended {};
   LineReader reader(ends[0], "pipe", {.wait = [](int, bool) { throw Ended(); }});
   Line line;
   CHECK_THROWS_AS(reader.next(line), Ended);
 
   const TempDir folder;
-  const model_io::FileDescriptor unreadable(
+  const FileDescriptor unreadable(
       open((folder / "x").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   LineReader failing(unreadable.get(), "the file", {.blame = ExitCode::kRuntime});
   try {

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "base/file_io.h"
+#include "base/files.h"
 #include "tests/support/temp_dir.h"
 
 namespace edgellm::test {
@@ -16,7 +16,7 @@ namespace {
 
 using Temporary = OutputFile::Temporary;
 
-std::string text_of(const std::string& path) { return model_io::read_text_file(path, 1 << 20); }
+std::string text_of(const std::string& path) { return read_text_file(path, 1 << 20); }
 
 size_t files_in(const TempDir& folder) {
   size_t n = 0;

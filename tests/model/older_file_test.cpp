@@ -1,11 +1,10 @@
 // Files of earlier programs, written by tests/support/older_writer.h: everything in them arrives,
 // and what is damaged or hostile is refused in one line.
-#include "model/import/coded_rows.h"
-
 #include <catch2/catch.hpp>
 #include <limits>
 #include <random>
 
+#include "model/import/coded_rows.h"
 #include "tests/model/test_model.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/older_writer.h"
@@ -240,7 +239,7 @@ TEST_CASE("older files: rows that begin within a byte, columns that fill none") 
   tensor.bytes = 4;
   tensor.scales_offset = 4;
   tensor.coding = model_io::RowCoding::kTmacTernary;
-  const model_io::Checkpoint checkpoint(model_io::InputFile(temp / "flat"), {{"t", tensor}});
+  const model_io::Checkpoint checkpoint(InputFile(temp / "flat"), {{"t", tensor}});
   for (const auto& [first, n] : {std::pair{0, 3}, {1, 1}, {1, 2}, {2, 1}}) {
     const model_io::CodedRows rows = model_io::read_coded_rows(checkpoint, tensor, first, n);
     REQUIRE(rows.codes.size() == static_cast<size_t>(n) * 2);
@@ -270,7 +269,7 @@ TEST_CASE("TM2: bits behind the last column are ignored") {
   tensor.shape = {2, 5};
   tensor.bytes = rows.size();
   tensor.coding = model_io::RowCoding::kTm2;
-  const model_io::Checkpoint checkpoint(model_io::InputFile(temp / "rows"), {{"t", tensor}});
+  const model_io::Checkpoint checkpoint(InputFile(temp / "rows"), {{"t", tensor}});
   const model_io::CodedRows read = model_io::read_coded_rows(checkpoint, tensor, 0, 2);
   CHECK(read.codes == std::vector<uint8_t>{0x0D, 0x01, 0x0D, 0x01});
   CHECK(read.scales == std::vector<float>{1.0f, 0.5f});

@@ -8,7 +8,7 @@
 namespace edgellm::peers {
 
 std::optional<nlohmann::json> parse_json(std::string_view text) {
-  if (auto json = model_io::try_parse_json(text)) return json;
+  if (auto json = try_parse_json(text)) return json;
   std::string repaired(text);
   size_t at = 0;
   while (true) {
@@ -17,7 +17,7 @@ std::optional<nlohmann::json> parse_json(std::string_view text) {
     at += bad;
     repaired[at] = '?';
   }
-  return model_io::try_parse_json(repaired);
+  return try_parse_json(repaired);
 }
 
 const nlohmann::json* find(const nlohmann::json& object, std::string_view path) {

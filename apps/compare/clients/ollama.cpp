@@ -78,7 +78,7 @@ class Ollama : public Peer {
       if (line.empty()) return true;
       const auto json = parse_json(line);
       if (!json || !json->is_object()) {
-        complaint = "sent a line that is not JSON: " + model_io::printable(line, 80);
+        complaint = "sent a line that is not JSON: " + printable(line, 80);
         return false;
       }
       if (const std::string error = error_message(*json); !error.empty()) {
@@ -185,7 +185,7 @@ class Ollama : public Peer {
       }
     }
     if (names.empty()) return "";
-    return " (it has " + model_io::join(names, ", ") + ")";
+    return " (it has " + join(names, ", ") + ")";
   }
 
   nlohmann::json list(const std::string& path) {

@@ -44,7 +44,7 @@ class Answer {
     }
     const auto json = parse_json(data);
     if (!json || !json->is_object()) {
-      complaint_ = "sent an event that is not JSON: " + model_io::printable(data, 80);
+      complaint_ = "sent an event that is not JSON: " + printable(data, 80);
       return false;
     }
     if (const std::string error = error_message(*json); !error.empty()) {
@@ -216,13 +216,13 @@ class OpenAi : public Peer {
                       "MODEL.gguf");
     }
     if (!wanted && names.size() > 1) {
-      throw Error(ExitCode::kUsage, server + " has several models; choose one with --model: " +
-                                        model_io::join(names, ", "));
+      throw Error(ExitCode::kUsage,
+                  server + " has several models; choose one with --model: " + join(names, ", "));
     }
     if (!entry_.is_object()) {
       throw Error(ExitCode::kPeerUnavailable,
                   server + " has no model " + *wanted +
-                      "; use --model with one that it has: " + model_io::join(names, ", "));
+                      "; use --model with one that it has: " + join(names, ", "));
     }
     model_ = wanted.value_or(names.front());
   }

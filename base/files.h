@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace edgellm::model_io {
+namespace edgellm {
 
 // Throws Error (kModelFile): "PATH: what".
 [[noreturn]] void fail_file(const std::string& path, const std::string& what);
@@ -66,4 +66,4 @@ std::string folder_of(const std::string& path);  // "." where the path names non
 // themselves are safe, only their names may be late.
 void sync_folder(const std::string& folder);
 
-}  // namespace edgellm::model_io
+}  // namespace edgellm

@@ -1,4 +1,4 @@
-#include "base/file_io.h"
+#include "base/files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/text.h"
 
-namespace edgellm::model_io {
+namespace edgellm {
 
 void fail_file(const std::string& path, const std::string& what) {
   throw Error(ExitCode::kModelFile, printable_path(path) + ": " + what);
@@ -96,4 +96,4 @@ void sync_folder(const std::string& folder) {
   if (fd.get() >= 0) ::fsync(fd.get());
 }
 
-}  // namespace edgellm::model_io
+}  // namespace edgellm
