@@ -87,8 +87,10 @@ __device__ void quantise_row(const Input& in, const QuantisedRows& out, int row)
   const int padded = padded_columns(n);
   int8_t* codes = out.codes + static_cast<size_t>(row) * static_cast<size_t>(padded);
   int sum = 0;
+  // A mask and not a branch: the steps of the loop below stay free to overlap.
+  const uint32_t kept_bits = factors.zero ? 0 : ~0u;
   const auto write = [&](int i, float4 z) {
-    const uint32_t four_codes = factors.zero ? 0 : quantise(z, factors.s);
+    const uint32_t four_codes = quantise(z, factors.s) & kept_bits;
     sum = __dp4a(static_cast<int>(four_codes), 0x01010101, sum);
     *reinterpret_cast<uint32_t*>(codes + i) = four_codes;
   };
