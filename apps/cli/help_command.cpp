@@ -69,7 +69,7 @@ void add_help(Program& program) {
                                  "  edgellm help exit-codes\n"
                                  "  edgellm help run --man | man -l -");
   std::vector<std::string> topics;
-  for (const CommandInfo& command : program.info().commands) topics.push_back(command.name);
+  for (const CommandInfo& topic : program.info().commands) topics.push_back(topic.name);
   topics.insert(topics.end(), {kEnvironment, kExitCodes});
   auto flags = std::make_shared<Flags>();
   command.option("TOPIC", flags->topic, "A command, environment or exit-codes")
