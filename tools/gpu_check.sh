@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Checks the CUDA engine on a machine with an NVIDIA GPU: the [gpu] tests; tests and benchmark under
-# compute-sanitizer's memcheck, racecheck and initcheck; then `edgellm bench --ops`. Prints a
-# short table at the end; logs go to the folder given (default build/gpu_check). Needs a build of
-# the preset `release` (cmake --preset release && cmake --build --preset release).
+# compute-sanitizer's memcheck, racecheck and initcheck; then `edgellm bench --ops` and
+# `edgellm bench`. Prints a short table at the end; logs go to the folder given (default
+# build/gpu_check). Needs a build of the preset `release`
+# (cmake --preset release && cmake --build --preset release).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 export PATH="$PATH:/usr/local/cuda/bin"
@@ -60,7 +61,7 @@ sanitize() {
   done
 }
 
-# All ops, heads and prefill passes, but for the one case whose sizes only add time; the models that
+# All ops, heads and prefill passes, except the one case whose sizes only add time; the models that
 # are small: upload, eager and graph decode, several sequences, faults.
 kernel_cases='[gpu]~*of 512 rows*'
 engine_cases='decode on the GPU*,rows of a batch on the GPU*,codes that are no ternary*,progress of the upload*'
@@ -70,7 +71,7 @@ check engine "$engine" '[gpu]'
 check apps "$apps" '[gpu]'
 sanitize kernels "$kernels" "$kernel_cases"
 sanitize engine "$engine" "$engine_cases"
-# The unfused kernels, too: with one, eight and many rows.
+# The unfused kernels as well: with one, eight and many rows.
 ops=("$build/edgellm" bench --ops --device cuda)
 sanitize ops "${ops[@]}" --shape smollm-135m --rows 1,8,100 -d 70 --layers 2 -r 1
 check ops "${ops[@]}" --shape smollm-135m,bitnet-2b-4t -d 128

@@ -55,21 +55,21 @@ Backend& start_batch_backend(Session& session, const BatchFlags& flags) {
   const EngineOptions common = session.engine_options();
   const uint64_t block_bytes = kv_block_bytes(session.config(), common.kv_type);
   const EngineOptions options = session.fit_device([&](const Device& device) {
-    EngineOptions options = common;
+    EngineOptions fitted = common;
     // Rows of a pass are of many sequences: the context does not bound them.
-    options.max_rows = flags.engine.prefill_chunk > 0 ? flags.engine.prefill_chunk
-                       : device.gpu                   ? kGpuRows
-                                                      : EngineOptions().max_rows;
-    options.sequences = flags.sequences > 0 ? flags.sequences
-                        : device.gpu        ? kGpuSequences
-                                            : kCpuSequences;
+    fitted.max_rows = flags.engine.prefill_chunk > 0 ? flags.engine.prefill_chunk
+                      : device.gpu                   ? kGpuRows
+                                                     : EngineOptions().max_rows;
+    fitted.sequences = flags.sequences > 0 ? flags.sequences
+                       : device.gpu        ? kGpuSequences
+                                           : kCpuSequences;
     // A pass has a row for each sequence.
-    options.max_rows = std::max(options.max_rows, options.sequences);
-    const int64_t useful = int64_t{options.sequences} * BlockPool::blocks_for(options.context);
+    fitted.max_rows = std::max(fitted.max_rows, fitted.sequences);
+    const int64_t useful = int64_t{fitted.sequences} * BlockPool::blocks_for(fitted.context);
     const int64_t blocks =
-        std::min(useful, affordable_blocks(session.model(), flags, device, options, block_bytes));
-    options.kv_blocks = static_cast<int>(std::clamp<int64_t>(blocks, 1, INT32_MAX));
-    return options;
+        std::min(useful, affordable_blocks(session.model(), flags, device, fitted, block_bytes));
+    fitted.kv_blocks = static_cast<int>(std::clamp<int64_t>(blocks, 1, INT32_MAX));
+    return fitted;
   });
   print_note("KV cache: " + human_bytes(static_cast<uint64_t>(options.kv_blocks) * block_bytes) +
              " (" + flags.engine.kv_type + ") for " +
