@@ -27,7 +27,7 @@ using namespace model_io;
 namespace {
 
 // Small enough for a core's second-level cache, large enough to make calls cheap.
-constexpr size_t kBlockBytes = size_t{256} << 10;
+constexpr size_t kHashedBytes = size_t{256} << 10;
 
 bool all_zero(const std::byte* data, size_t bytes) {
   return std::all_of(data, data + bytes, [](std::byte b) { return b == std::byte{0}; });
@@ -52,7 +52,7 @@ bool has_invalid_code(const std::byte* data, size_t bytes) {
 
 // An exponent of all ones is infinity or NaN, in each of the formats.
 template <typename Word>
-bool all_finite(const std::byte* data, size_t bytes, Word exponent) {
+bool holds_finite(const std::byte* data, size_t bytes, Word exponent) {
   bool finite = true;
   for (size_t i = 0; i < bytes; i += sizeof(Word)) {
     Word word = 0;
@@ -62,14 +62,14 @@ bool all_finite(const std::byte* data, size_t bytes, Word exponent) {
   return finite;
 }
 
-bool all_finite(DType dtype, const std::byte* data, size_t bytes) {
+bool holds_finite(DType dtype, const std::byte* data, size_t bytes) {
   switch (dtype) {
     case DType::kF32:
-      return all_finite<uint32_t>(data, bytes, 0x7F800000);
+      return holds_finite<uint32_t>(data, bytes, 0x7F800000);
     case DType::kF16:
-      return all_finite<uint16_t>(data, bytes, 0x7C00);
+      return holds_finite<uint16_t>(data, bytes, 0x7C00);
     case DType::kBF16:
-      return all_finite<uint16_t>(data, bytes, 0x7F80);
+      return holds_finite<uint16_t>(data, bytes, 0x7F80);
     case DType::kT2:
     case DType::kI8:
     case DType::kU8:
@@ -162,16 +162,17 @@ class Verifier {
     const std::byte* data = impl_.mapping.data() + section.offset;
     Hasher hasher;
     const char* fault = nullptr;
-    for (uint64_t at = 0; at < section.bytes; at += kBlockBytes) {
-      const auto bytes = static_cast<size_t>(std::min<uint64_t>(kBlockBytes, section.bytes - at));
+    for (uint64_t at = 0; at < section.bytes; at += kHashedBytes) {
+      const auto bytes = static_cast<size_t>(std::min<uint64_t>(kHashedBytes, section.bytes - at));
       hasher.update(data + at, bytes);
       if (section.dtype == DType::kT2 && has_invalid_code(data + at, bytes)) {
         fault = "holds the code 10, which is no ternary value";
       }
-      if (!all_finite(section.dtype, data + at, bytes)) fault = "holds a value that is not finite";
+      if (!holds_finite(section.dtype, data + at, bytes))
+        fault = "holds a value that is not finite";
       const uint64_t done = done_ += bytes;
       // Ten megabytes between reports: often enough for an eye, too rare to cost anything.
-      if (reports && progress_ && at % (40 * kBlockBytes) == 0) {
+      if (reports && progress_ && at % (40 * kHashedBytes) == 0) {
         progress_("verifying " + printable(section.name), done, impl_.mapping.bytes());
       }
     }

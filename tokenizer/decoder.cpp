@@ -11,7 +11,7 @@ namespace edgellm::tok {
 
 namespace {
 
-constexpr const char* kSupported =
+constexpr const char* kSupportedDecoders =
     "null, ByteLevel, ByteFallback, Metaspace, Replace, Strip, Fuse, Sequence";
 
 constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
@@ -113,7 +113,7 @@ void Decoder::add_steps(const JsonNode& node, bool& fused) {
                            static_cast<size_t>(node.at("start").id()),
                            static_cast<size_t>(node.at("stop").id()), fused});
   } else {
-    node.refuse("the decoder " + in_quotes(type), kSupported);
+    node.refuse("the decoder " + in_quotes(type), kSupportedDecoders);
   }
   check_steps(steps_.size(), node);
 }

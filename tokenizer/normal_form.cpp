@@ -2,9 +2,7 @@
 
 #include <utf8proc.h>
 
-#include <algorithm>
 #include <array>
-#include <iterator>
 #include <vector>
 
 #include "base/error.h"
@@ -13,10 +11,6 @@
 namespace edgellm::tok {
 
 namespace {
-
-struct CharacterRange {
-  char32_t first, last;
-};
 
 // The characters that came after Unicode 9 (DerivedAge.txt) and have a combining class or a
 // decomposition, or are part of one, up to Unicode 18. Characters that are in no version take no
@@ -50,10 +44,7 @@ constexpr CharacterRange kYoung[] = {
 
 bool is_young(char32_t c) {
   if (c < kYoung[0].first || (c >= 0xAC00 && c <= 0xD7A3)) return false;  // Hangul is common
-  const auto* range =
-      std::upper_bound(std::begin(kYoung), std::end(kYoung), c,
-                       [](char32_t value, const CharacterRange& r) { return value < r.first; });
-  return range != std::begin(kYoung) && c <= (range - 1)->last;
+  return is_in(kYoung, c);
 }
 
 bool composes(NormalForm form) { return form == NormalForm::kNfc || form == NormalForm::kNfkc; }

@@ -9,7 +9,7 @@ namespace edgellm::tok {
 
 namespace {
 
-constexpr const char* kSupported =
+constexpr const char* kSupportedNormalizers =
     "null, NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip, ByteLevel, Sequence";
 
 std::string_view strip(std::string_view text, bool left, bool right) {
@@ -48,7 +48,7 @@ void Normalizer::add_steps(const JsonNode& node) {
   } else if (type == "ByteLevel") {
     steps_.emplace_back(ToAlphabet{});
   } else {
-    node.refuse("the normalizer " + in_quotes(type), kSupported);
+    node.refuse("the normalizer " + in_quotes(type), kSupportedNormalizers);
   }
   check_steps(steps_.size(), node);
 }

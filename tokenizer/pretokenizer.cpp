@@ -11,7 +11,7 @@ namespace edgellm::tok {
 
 namespace {
 
-constexpr const char* kSupported =
+constexpr const char* kSupportedPreTokenizers =
     "null, Split, ByteLevel, Metaspace, Digits, Punctuation, Whitespace, WhitespaceSplit, Sequence";
 
 // The pattern that ByteLevel with use_regex stands for (GPT-2's encoder.py).
@@ -108,7 +108,7 @@ void PreTokenizer::add_steps(const JsonNode& node) {
     add_character_split(is_white_space, Behavior::kRemoved);
     add_character_split(is_word, Behavior::kContiguous);
   } else {
-    node.refuse("the pre-tokenizer " + in_quotes(type), kSupported);
+    node.refuse("the pre-tokenizer " + in_quotes(type), kSupportedPreTokenizers);
   }
 }
 

@@ -16,12 +16,7 @@
 
 namespace edgellm {
 
-using namespace tok;
-
-namespace {
-
-// Oniguruma counts in int, and NFC can make text three times as long.
-constexpr size_t kMaxTextBytes = 512u << 20;
+namespace tok {
 
 // The template of the post-processor: ids around those of the text.
 struct Template {
@@ -33,6 +28,15 @@ struct AddedTokens {
   AddedTokenMatcher normalized;  // looked for in the normalised rest
   AddedTokenMatcher as_written;  // the same tokens, before the normalizer
 };
+
+}  // namespace tok
+
+using namespace tok;
+
+namespace {
+
+// Oniguruma counts in int, and NFC can make text three times as long.
+constexpr size_t kMaxTextBytes = 512u << 20;
 
 void check_version(const JsonNode& root) {
   const JsonNode version = root.find("version");

@@ -24,10 +24,6 @@ utf8proc_category_t category(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
-struct CharacterRange {
-  char32_t first, last;
-};
-
 // Punctuation that came after Unicode 8, up to Unicode 18. Digits and white space come from Rust's
 // own tables, which are new, but punctuation from a crate that was made for Unicode 8.
 constexpr CharacterRange kYoungPunctuation[] = {
@@ -43,13 +39,6 @@ constexpr CharacterRange kYoungPunctuation[] = {
     {0x16D6D, 0x16D6F}, {0x16E97, 0x16E9A}, {0x16FE2, 0x16FE2}, {0x1E5FF, 0x1E5FF},
     {0x1E95E, 0x1E95F}};
 
-bool is_young_punctuation(char32_t c) {
-  const auto* range =
-      std::upper_bound(std::begin(kYoungPunctuation), std::end(kYoungPunctuation), c,
-                       [](char32_t value, const CharacterRange& r) { return value < r.first; });
-  return range != std::begin(kYoungPunctuation) && c <= (range - 1)->last;
-}
-
 // Characters that are Alphabetic although their category is So (Other_Alphabetic in PropList.txt):
 // circled Latin letters and the squared ones beyond the BMP.
 bool is_alphabetic_symbol(char32_t c) {
@@ -58,6 +47,13 @@ bool is_alphabetic_symbol(char32_t c) {
 }
 
 }  // namespace
+
+bool is_in(std::span<const CharacterRange> ranges, char32_t c) {
+  const auto above = std::upper_bound(
+      ranges.begin(), ranges.end(), c,
+      [](char32_t value, const CharacterRange& range) { return value < range.first; });
+  return above != ranges.begin() && c <= std::prev(above)->last;
+}
 
 Utf8Unit read_utf8(std::string_view bytes, size_t offset) {
   using Kind = Utf8Unit::Kind;
@@ -168,7 +164,7 @@ bool is_punctuation(char32_t c) {
     case UTF8PROC_CATEGORY_PI:
     case UTF8PROC_CATEGORY_PF:
     case UTF8PROC_CATEGORY_PO:
-      return !is_young_punctuation(c);
+      return !is_in(kYoungPunctuation, c);
     default:
       return false;
   }

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -36,6 +37,12 @@ char32_t character_before(std::string_view text, size_t end);
 size_t previous_character(std::string_view text, size_t end);
 
 void append_utf8(std::string& out, char32_t character);
+
+// Characters from `first` to `last`.
+struct CharacterRange {
+  char32_t first, last;
+};
+bool is_in(std::span<const CharacterRange> ranges, char32_t c);  // in ascending order
 
 bool is_white_space(char32_t c);  // property White_Space
 bool is_word(char32_t c);     // Alphabetic, Mark, Decimal_Number, Connector_Punctuation, joiners

@@ -20,9 +20,9 @@ namespace {
 using bench::table_cell;
 using Json = nlohmann::ordered_json;
 
-constexpr int kDefaultRepeats = 20;
+constexpr int kDefaultOpRepeats = 20;
 constexpr int kDefaultRows[] = {1, 8, 512};
-constexpr int kDefaultDepths[] = {128, 2048};
+constexpr int kDefaultOpDepths[] = {128, 2048};
 
 // Positions that the passes need.
 int positions_of(const bench::OpOptions& options) {
@@ -41,9 +41,9 @@ bench::OpOptions options_of(const BenchFlags& flags) {
   if (options.rows.empty()) options.rows.assign(std::begin(kDefaultRows), std::end(kDefaultRows));
   options.depths = flags.depths;
   if (options.depths.empty()) {
-    options.depths.assign(std::begin(kDefaultDepths), std::end(kDefaultDepths));
+    options.depths.assign(std::begin(kDefaultOpDepths), std::end(kDefaultOpDepths));
   }
-  options.repeats = flags.repeats > 0 ? flags.repeats : kDefaultRepeats;
+  options.repeats = flags.repeats > 0 ? flags.repeats : kDefaultOpRepeats;
   options.poll = throw_if_interrupted;
   return options;
 }

@@ -28,6 +28,8 @@ std::string single_quoted(const std::string& text, const std::string& escape) {
   return quoted + "'";
 }
 
+std::string shell_word(const std::string& text) { return single_quoted(text, "'\\''"); }
+
 void add_completion(Program& program) {
   Command& command =
       program.add("completion", "Print a completion script for a shell",

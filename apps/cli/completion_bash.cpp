@@ -6,7 +6,7 @@
 namespace edgellm {
 namespace {
 
-constexpr const char* kHead =
+constexpr const char* kBashHead =
     R"sh(# Completion of edgellm for bash, made by: edgellm completion bash
 
 _edgellm_words() {  # WORD CANDIDATES
@@ -91,18 +91,16 @@ _edgellm() {
 complete -F _edgellm edgellm
 )sh";
 
-std::string word_of(const std::string& text) { return single_quoted(text, "'\\''"); }
-
 // Commands that add what a value may be; nothing where there is nothing to complete.
-std::string actions(const ValueChoices& choices) {
+std::string bash_actions(const ValueChoices& choices) {
   std::string text;
   if (!choices.words.empty()) {
-    text += " _edgellm_words \"$2\" " + word_of(join(choices.words, " ")) + ";";
+    text += " _edgellm_words \"$2\" " + shell_word(join(choices.words, " ")) + ";";
   }
   if (choices.models) text += " _edgellm_models \"$2\";";
   if (choices.files) {
     text += " _edgellm_files \"$2\"";
-    for (const std::string& ending : choices.endings) text += " " + word_of(ending);
+    for (const std::string& ending : choices.endings) text += " " + shell_word(ending);
     text += ";";
   }
   if (choices.folders) text += " _edgellm_folders \"$2\";";
@@ -112,7 +110,8 @@ std::string actions(const ValueChoices& choices) {
 // "'run -n'|'run --max-tokens'": the option in a pattern of `case`.
 std::string pattern(const CommandInfo& command, const OptionInfo& option) {
   std::vector<std::string> words;
-  for (const std::string& name : option.names) words.push_back(word_of(command.name + " " + name));
+  for (const std::string& name : option.names)
+    words.push_back(shell_word(command.name + " " + name));
   return join(words, "|");
 }
 
@@ -129,22 +128,23 @@ std::string bash_completion(const CommandInfo& program) {
       names += (names.empty() ? "" : " ") + join(option.names, " ");
       if (option.value.empty()) continue;
       takes_value += "    " + pattern(command, option) + ") return 0 ;;\n";
-      const std::string action = actions(value_choices(option.value));
+      const std::string action = bash_actions(value_choices(option.value));
       if (!action.empty()) values += "    " + pattern(command, option) + ")" + action + ";\n";
     }
-    options += "    " + word_of(name) + ") echo " + word_of(names) + " ;;\n";
+    options += "    " + shell_word(name) + ") echo " + shell_word(names) + " ;;\n";
   };
   add_options(program, "");
   for (const CommandInfo& command : program.commands) {
     commands += (commands.empty() ? "" : " ") + command.name;
     add_options(command, command.name);
     for (size_t i = 0; i < command.positionals.size(); ++i) {
-      const std::string action = actions(value_choices(command.positionals[i].value));
+      const std::string action = bash_actions(value_choices(command.positionals[i].value));
       if (action.empty()) continue;
-      values += "    " + word_of(command.name + " " + std::to_string(i + 1)) + ")" + action + ";\n";
+      values +=
+          "    " + shell_word(command.name + " " + std::to_string(i + 1)) + ")" + action + ";\n";
     }
   }
-  return std::string(kHead) + "\n_edgellm_commands=" + word_of(commands) +
+  return std::string(kBashHead) + "\n_edgellm_commands=" + shell_word(commands) +
          "\n\n_edgellm_options() {  # COMMAND\n  case $1 in\n" + options +
          "  esac\n}\n\n_edgellm_takes_value() {  # \"COMMAND OPTION\"\n  case $1 in\n" +
          takes_value +

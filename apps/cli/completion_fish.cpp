@@ -57,7 +57,7 @@ end
 complete -c edgellm -f
 )sh";
 
-std::string word_of(const std::string& text) {
+std::string fish_word(const std::string& text) {
   std::string doubled;
   for (const char c : text) doubled += c == '\\' ? "\\\\" : std::string(1, c);
   return single_quoted(doubled, "\\'");
@@ -77,17 +77,17 @@ std::string value_arguments(const std::string& value, const char* alone) {
   if (choices.folders) add("(__fish_complete_directories)");
   const bool any_file = choices.files && choices.endings.empty();
   std::string text = any_file ? " -r -F" : alone;
-  if (!candidates.empty()) text += " -a " + word_of(candidates);
+  if (!candidates.empty()) text += " -a " + fish_word(candidates);
   return text;
 }
 
 std::string option_line(const std::string& condition, const OptionInfo& option) {
-  std::string line = "complete -c edgellm -n " + word_of(condition);
+  std::string line = "complete -c edgellm -n " + fish_word(condition);
   for (const std::string& name : option.names) {
     line += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
   }
   if (!option.value.empty()) line += value_arguments(option.value, " -x");
-  return line + " -d " + word_of(option.description) + "\n";
+  return line + " -d " + fish_word(option.description) + "\n";
 }
 
 }  // namespace
@@ -98,20 +98,20 @@ std::string fish_completion(const CommandInfo& program) {
   std::string valued;
   for (const OptionInfo& option : all_options(program)) lines += option_line(no_command, option);
   for (const CommandInfo& command : program.commands) {
-    lines += "\ncomplete -c edgellm -n " + word_of(no_command) + " -a " + command.name + " -d " +
-             word_of(command.description) + "\n";
+    lines += "\ncomplete -c edgellm -n " + fish_word(no_command) + " -a " + command.name + " -d " +
+             fish_word(command.description) + "\n";
     for (const OptionInfo& option : all_options(command)) {
       lines += option_line("__edgellm_in " + command.name, option);
       if (option.value.empty()) continue;
       for (const std::string& name : option.names) {
-        valued += " " + word_of(command.name + " " + name);
+        valued += " " + fish_word(command.name + " " + name);
       }
     }
     for (size_t i = 0; i < command.positionals.size(); ++i) {
       const std::string arguments = value_arguments(command.positionals[i].value, "");
       if (arguments.empty()) continue;
       lines += "complete -c edgellm -n " +
-               word_of("__edgellm_at " + command.name + " " + std::to_string(i + 1)) + arguments +
+               fish_word("__edgellm_at " + command.name + " " + std::to_string(i + 1)) + arguments +
                "\n";
     }
   }

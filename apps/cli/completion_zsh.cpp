@@ -7,7 +7,7 @@
 namespace edgellm {
 namespace {
 
-constexpr const char* kHead = R"sh(#compdef edgellm
+constexpr const char* kZshHead = R"sh(#compdef edgellm
 # Completion of edgellm for zsh, made by: edgellm completion zsh
 
 _edgellm_models() {  # names of models in the model folders
@@ -17,8 +17,6 @@ _edgellm_models() {  # names of models in the model folders
   compadd "$@" -a names
 }
 )sh";
-
-std::string word_of(const std::string& text) { return single_quoted(text, "'\\''"); }
 
 // With a backslash before each of `special`, which would end a part of a specification.
 std::string escaped(const std::string& text, const std::string& special) {
@@ -31,7 +29,7 @@ std::string escaped(const std::string& text, const std::string& special) {
 }
 
 // What to do for a value, as _arguments and _alternative take it.
-std::vector<std::string> actions(const ValueChoices& choices) {
+std::vector<std::string> zsh_actions(const ValueChoices& choices) {
   std::vector<std::string> all;
   if (!choices.words.empty()) all.push_back("(" + join(choices.words, " ") + ")");
   if (choices.models) all.emplace_back("_edgellm_models");
@@ -56,7 +54,7 @@ class Script {
 };
 
 std::string Script::action(const std::string& value) {
-  const std::vector<std::string> all = actions(value_choices(value));
+  const std::vector<std::string> all = zsh_actions(value_choices(value));
   if (all.empty()) return " ";
   if (all.size() == 1) return all.front();
   const auto [entry, is_new] =
@@ -64,7 +62,7 @@ std::string Script::action(const std::string& value) {
   if (is_new) {
     functions_ += "\n" + entry->second + "() {\n  _alternative";
     for (size_t i = 0; i < all.size(); ++i) {
-      functions_ += " \\\n    " + word_of("kind" + std::to_string(i + 1) + ":value:" + all[i]);
+      functions_ += " \\\n    " + shell_word("kind" + std::to_string(i + 1) + ":value:" + all[i]);
     }
     functions_ += "\n}\n";
   }
@@ -80,23 +78,23 @@ std::string Script::specifications(const CommandInfo& command, const std::string
       const char* const suffix = option.value.empty() ? "" : name.starts_with("--") ? "=" : "+";
       forms.push_back(name + suffix);
     }
-    const std::string before = option.repeatable ? "'*'" : word_of("(" + names + ")");
+    const std::string before = option.repeatable ? "'*'" : shell_word("(" + names + ")");
     const std::string form = forms.size() == 1 ? forms.front() : "{" + join(forms, ",") + "}";
     std::string after = "[" + escaped(option.description, "[]\\") + "]";
     if (!option.value.empty()) {
       after += ":" + escaped(option.value, ":\\") + ":" + action(option.value);
     }
-    text += " \\\n" + indent + before + form + word_of(after);
+    text += " \\\n" + indent + before + form + shell_word(after);
   }
   // A last one with nothing to offer stays out: with it zsh would list an option that is begun
   // there instead of completing it.
   size_t n = command.positionals.size();
-  while (n > 0 && actions(value_choices(command.positionals[n - 1].value)).empty()) --n;
+  while (n > 0 && zsh_actions(value_choices(command.positionals[n - 1].value)).empty()) --n;
   for (size_t i = 0; i < n; ++i) {
     const OptionInfo& option = command.positionals[i];
     text += " \\\n" + indent +
-            word_of(std::to_string(i + 1) + (option.required ? ":" : "::") + option.names.front() +
-                    ":" + action(option.value));
+            shell_word(std::to_string(i + 1) + (option.required ? ":" : "::") +
+                       option.names.front() + ":" + action(option.value));
   }
   return text;
 }
@@ -106,7 +104,7 @@ std::string Script::make(const CommandInfo& program) {
   std::string cases;
   for (const CommandInfo& command : program.commands) {
     commands +=
-        "        " + word_of(command.name + ":" + escaped(command.description, ":\\")) + "\n";
+        "        " + shell_word(command.name + ":" + escaped(command.description, ":\\")) + "\n";
     cases += "        " + command.name + ")\n          _arguments -s" +
              specifications(command, "            ") + " && ret=0\n          ;;\n";
   }
@@ -139,7 +137,7 @@ std::string Script::make(const CommandInfo& program) {
       "else\n"
       "  compdef _edgellm edgellm\n"
       "fi\n";
-  return kHead + functions_ + main;
+  return kZshHead + functions_ + main;
 }
 
 }  // namespace

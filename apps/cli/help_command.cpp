@@ -37,13 +37,13 @@ std::string exit_codes_text(size_t width) {
   return text;
 }
 
-struct Flags {
+struct HelpFlags {
   std::string topic;
   bool man = false;
   std::string man_folder;
 };
 
-int help(const Program& commands, const Flags& flags) {
+int help(const Program& commands, const HelpFlags& flags) {
   const size_t width = help_columns();
   const CommandInfo program = commands.info();
   if (!flags.man_folder.empty()) {
@@ -71,7 +71,7 @@ void add_help(Program& program) {
   std::vector<std::string> topics;
   for (const CommandInfo& topic : program.info().commands) topics.push_back(topic.name);
   topics.insert(topics.end(), {kEnvironment, kExitCodes});
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<HelpFlags>();
   command.option("TOPIC", flags->topic, "A command, environment or exit-codes")
       .check(one_of(topics))
       .value(join(topics, "|"));

@@ -21,7 +21,7 @@
 namespace edgellm {
 namespace {
 
-struct Flags {
+struct CompareFlags {
   std::string model;
   std::optional<std::string> ollama;
   std::optional<std::string> url;
@@ -58,7 +58,7 @@ constexpr const char* kDefaultPrompt =
     "beginning to its end, because nobody here would believe it. It was shortly after midnight "
     "when";
 
-void check_flags(const Flags& flags) {
+void check_flags(const CompareFlags& flags) {
   if (flags.ollama.has_value() == flags.url.has_value()) {
     throw Error(ExitCode::kUsage,
                 "name the server to compare with: --ollama NAME or --url "
@@ -79,12 +79,12 @@ void check_flags(const Flags& flags) {
 std::string text_or_empty(const char* value) { return value != nullptr ? value : ""; }
 
 // Where the flags say that the server is.
-peers::Address peer_address(const Flags& flags) {
+peers::Address peer_address(const CompareFlags& flags) {
   return flags.ollama ? peers::parse_ollama_host(text_or_empty(std::getenv("OLLAMA_HOST")))
                       : peers::parse_url(*flags.url);
 }
 
-std::unique_ptr<peers::Peer> connect(const Flags& flags, const peers::Address& address) {
+std::unique_ptr<peers::Peer> connect(const CompareFlags& flags, const peers::Address& address) {
   peers::HttpOptions options;
   options.timeout = std::chrono::milliseconds(std::llround(std::ceil(flags.timeout_s * 1000)));
   options.interrupted = [] { return received_signal() != 0; };
@@ -174,7 +174,7 @@ int default_context(const ModelConfig& config) {
   return std::min(kDefaultContext, config.max_context);
 }
 
-int compare_with(const Flags& flags) {
+int compare_with(const CompareFlags& flags) {
   check_flags(flags);
   const peers::Address address = peer_address(flags);
   if (flags.html) require_writable(*flags.html);
@@ -224,7 +224,7 @@ void add_compare(Program& program) {
       "  edgellm compare model.tmac2 --ollama llama3.2\n"
       "  edgellm compare model.tmac2 --url http://127.0.0.1:8080 -n 256 --html compare.html\n"
       "The server must be running; losing is no error.");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<CompareFlags>();
   add_model_argument(command, flags->model);
   const Option ollama =
       command

@@ -23,7 +23,7 @@
 namespace edgellm {
 namespace {
 
-struct Flags {
+struct ChatFlags {
   std::string model;
   ChatOptions chat;
   SessionOptions engine;
@@ -44,7 +44,7 @@ constexpr const char* kHelp =
 
 class Chat {
  public:
-  Chat(const Flags& flags, const ModelFile& model, const Tokenizer& tokenizer,
+  Chat(const ChatFlags& flags, const ModelFile& model, const Tokenizer& tokenizer,
        const ChatPrompt& prompt, Backend& backend, const SamplingOptions& sampling)
       : flags_(flags),
         stop_ids_(model.tokenizer().stop_ids),
@@ -219,7 +219,7 @@ class Chat {
         std::to_string(backend_.info().context));
   }
 
-  const Flags& flags_;
+  const ChatFlags& flags_;
   const std::vector<int32_t>& stop_ids_;
   const Tokenizer& tokenizer_;
   Backend& backend_;
@@ -231,7 +231,7 @@ class Chat {
   bool done_ = false;
 };
 
-int chat(const Flags& flags) {
+int chat(const ChatFlags& flags) {
   check_answer(flags.answer);
   check_sampling(flags.sampling);
   Session session(flags.model, flags.engine);
@@ -252,7 +252,7 @@ void add_chat(Program& program) {
                   "  edgellm chat model.tmac2\n"
                   "  edgellm chat model.tmac2 --system \"Answer in one sentence.\" --sample\n"
                   "  edgellm chat model.tmac2 < questions.txt > answers.txt");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ChatFlags>();
   add_model_argument(command, flags->model);
   add_chat_options(command, flags->chat);
   add_answer_options(command, flags->answer);

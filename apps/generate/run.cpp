@@ -22,7 +22,7 @@
 namespace edgellm {
 namespace {
 
-struct Flags {
+struct RunFlags {
   std::string model;
   PromptSource prompt;
   SessionOptions engine;
@@ -39,7 +39,7 @@ struct Flags {
   std::optional<int> logprobs;
 };
 
-Streaming streaming_of(const Flags& flags) {
+Streaming streaming_of(const RunFlags& flags) {
   if (flags.json) return flags.stream ? Streaming::kEvents : Streaming::kNothing;
   return flags.no_stream ? Streaming::kNothing : Streaming::kText;
 }
@@ -87,7 +87,7 @@ struct Prompt {
   int64_t waiting_ns = 0;    // for those who write standard input
 };
 
-Prompt read_prompt_ids(const Flags& flags, Session& session) {
+Prompt read_prompt_ids(const RunFlags& flags, Session& session) {
   const ModelFile& model = session.model();
   std::optional<ChatPrompt> chat;
   if (flags.chat) chat.emplace(model, session.tokenizer(), flags.chat_options.parse_special);
@@ -108,7 +108,7 @@ Prompt read_prompt_ids(const Flags& flags, Session& session) {
 }
 
 // Generates, showing the answer as it comes. `logprobs`: those of all tokens.
-GenerateResult generate_answer(const Flags& flags, Session& session, const Prompt& prompt,
+GenerateResult generate_answer(const RunFlags& flags, Session& session, const Prompt& prompt,
                                const SamplingOptions& sampling, Answer& answer,
                                nlohmann::ordered_json& logprobs) {
   const std::vector<int32_t>& stop_ids = session.model().tokenizer().stop_ids;
@@ -136,7 +136,7 @@ GenerateResult generate_answer(const Flags& flags, Session& session, const Promp
   return result;
 }
 
-int run(const Flags& flags) {
+int run(const RunFlags& flags) {
   check_answer(flags.answer);
   check_sampling(flags.sampling);
   Device device = choose_device(flags.engine.device, print_note);
@@ -201,7 +201,7 @@ void add_run(Program& program) {
       "  edgellm run model.tmac2 --chat \"Who was Ada Lovelace?\" --system \"Be brief.\"\n"
       "  edgellm run model.tmac2 -f notes.txt -n 200 --verbose\n"
       "  cat notes.txt | edgellm run model.tmac2 -p \"In short:\" --stop \"The End\" --json");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<RunFlags>();
   add_model_argument(command, flags->model);
   add_prompt_options(command, flags->prompt, PromptForms::kAll);
   const Option chat = command

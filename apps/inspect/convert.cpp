@@ -19,7 +19,7 @@
 namespace edgellm {
 namespace {
 
-struct Flags {
+struct ConvertFlags {
   std::string source;
   std::string output;
   std::vector<std::string> ignore_keys;
@@ -44,7 +44,7 @@ struct Flags {
 }
 
 // True for a folder, false for an older file.
-bool is_folder(const Flags& flags) {
+bool is_folder(const ConvertFlags& flags) {
   std::error_code ignored;
   if (std::filesystem::is_directory(flags.source, ignored)) {
     if (flags.older.config.empty() && flags.older.tokenizer.empty()) return true;
@@ -63,7 +63,7 @@ bool is_folder(const Flags& flags) {
   return false;
 }
 
-void note_assumptions(const Flags& flags, const ConvertedModel& model) {
+void note_assumptions(const ConvertFlags& flags, const ConvertedModel& model) {
   if (!flags.older.config.empty()) return;
   char eps[32];
   std::snprintf(eps, sizeof eps, "%g", static_cast<double>(model.config.norm_eps));
@@ -110,7 +110,7 @@ std::string dry_run_text(const std::string& output, const ConvertedModel& model)
          row("checked", "configuration, tokenizer, every tensor, free space; nothing was written");
 }
 
-int convert(const Flags& flags) {
+int convert(const ConvertFlags& flags) {
   const Stopwatch total;
   const bool from_folder = is_folder(flags);
   require_writable(flags.output);
@@ -152,7 +152,7 @@ void add_convert(Program& program) {
                   "  edgellm convert bitnet-b1.58-2B-4T/ -o bitnet-2b.tmac2\n"
                   "  edgellm convert bitnet-b1.58-2B-4T/ -o bitnet-2b.tmac2 --dry-run\n"
                   "  edgellm convert old.tmac2.bin --tokenizer tokenizer.json -o new.tmac2");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ConvertFlags>();
   command
       .option(
           "SRC", flags->source,

@@ -13,7 +13,7 @@
 namespace edgellm {
 namespace {
 
-struct Flags {
+struct DevicesFlags {
   bool json = false;
 };
 
@@ -49,7 +49,7 @@ void print_as_text(const GpuList& list) {
   write_stdout(out);
 }
 
-int devices(const Flags& flags) {
+int devices(const DevicesFlags& flags) {
   const GpuList list = list_gpus();
   if (flags.json) {
     print_as_json(list);
@@ -64,7 +64,7 @@ int devices(const Flags& flags) {
 void add_devices(Program& program) {
   Command& command =
       program.add("devices", "List the processors a model could run on", "  edgellm devices");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<DevicesFlags>();
   command.flag("--json", flags->json, "Print one JSON object");
   command.runs([flags] { return devices(*flags); });
 }

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Flags {
+struct InfoFlags {
   std::string model;
   bool json = false;
   bool sections = false;
@@ -310,7 +310,7 @@ void print_as_text(const ModelFile& model, bool with_sections) {
   write_stdout(table.text());
 }
 
-int info(const Flags& flags) {
+int info(const InfoFlags& flags) {
   const ModelFile model = open_model(flags.model);
   if (flags.json) {
     print_as_json(model, flags.sections);
@@ -326,7 +326,7 @@ void add_info(Program& program) {
   Command& command = program.add("info", "Show what is in a .tmac2 file",
                                  "  edgellm info model.tmac2\n"
                                  "  edgellm info model.tmac2 --json --sections");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<InfoFlags>();
   add_model_argument(command, flags->model);
   command.flag("--sections", flags->sections, "Also list every section of the file");
   command.flag("--json", flags->json, "Print one JSON object");

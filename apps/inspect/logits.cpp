@@ -17,7 +17,7 @@
 namespace edgellm {
 namespace {
 
-struct Flags {
+struct LogitsFlags {
   std::string model;
   PromptSource prompt;
   SessionOptions engine;
@@ -57,7 +57,7 @@ class HiddenStates {
   std::vector<float> values_;
 };
 
-int logits(const Flags& flags) {
+int logits(const LogitsFlags& flags) {
   if (!flags.prompt.any()) {
     throw Error(ExitCode::kUsage, "no ids; give --ids-file FILE or -p TEXT");
   }
@@ -112,7 +112,7 @@ void add_logits(Program& program) {
       program.add("logits", "Write logits and hidden states of given tokens",
                   "  edgellm logits model.tmac2 --ids-file ids.json -o logits.npy --all\n"
                   "  edgellm logits model.tmac2 -p \"Once upon a time\" --json");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<LogitsFlags>();
   add_model_argument(command, flags->model);
   add_prompt_options(command, flags->prompt, PromptForms::kOptions);
   command

@@ -20,7 +20,7 @@
 namespace edgellm {
 namespace {
 
-struct Flags {
+struct PerplexityFlags {
   std::string model;
   PromptSource text;
   SessionOptions engine;
@@ -47,7 +47,7 @@ std::vector<Window> cut(std::span<const int32_t> ids, size_t size, std::optional
 
 // A window of text is its ids after a BOS, where the model has one; ids of a file are used as they
 // are.
-std::vector<Window> make_windows(const Flags& flags, Session& session) {
+std::vector<Window> make_windows(const PerplexityFlags& flags, Session& session) {
   const ModelFile& model = session.model();
   const int context = session.engine_options().context;
   std::vector<int32_t> ids;
@@ -108,7 +108,7 @@ void write_logprobs(NpyFile& file, const std::vector<std::vector<float>>& window
   file.commit();
 }
 
-int perplexity(const Flags& flags) {
+int perplexity(const PerplexityFlags& flags) {
   if (!flags.text.any()) {
     throw Error(ExitCode::kUsage,
                 "no text; usage: edgellm perplexity MODEL -f FILE (see edgellm perplexity --help)");
@@ -169,7 +169,7 @@ void add_perplexity(Program& program) {
       "perplexity", "Measure how well a model predicts a text",
       "  edgellm perplexity model.tmac2 -f book.txt\n"
       "  edgellm perplexity model.tmac2 -f book.txt --window 1023 --json --logprobs out.npy");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<PerplexityFlags>();
   add_model_argument(command, flags->model);
   add_prompt_options(command, flags->text, PromptForms::kFiles);
   command

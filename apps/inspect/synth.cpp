@@ -13,12 +13,12 @@
 namespace edgellm {
 namespace {
 
-struct Flags {
+struct SynthFlags {
   SynthOptions options;
   std::string output;
 };
 
-int synth(Flags& flags) {
+int synth(SynthFlags& flags) {
   require_writable(flags.output);
   {
     ProgressLine progress;
@@ -39,7 +39,7 @@ void add_synth(Program& program) {
                   "  edgellm synth smollm-135m -o random.tmac2\n"
                   "  edgellm synth llama3-8b --layers 2 --vocab 4099 --seed 1 -o small.tmac2\n"
                   "The same command makes the same file on every machine.");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<SynthFlags>();
   command
       .option("SHAPE", flags->options.shape,
               "Path of a config.json, or one of " + join(synth_shape_names(), ", "))

@@ -15,7 +15,7 @@
 namespace edgellm {
 namespace {
 
-struct Flags {
+struct TokenizeFlags {
   std::string source;
   PromptSource text;
   bool json = false;
@@ -41,7 +41,7 @@ PromptText read_text(const PromptSource& flags) {
   return {read_stdin(), "standard input"};
 }
 
-std::vector<int32_t> ids_of(const Flags& flags, const PromptText& text) {
+std::vector<int32_t> ids_of(const TokenizeFlags& flags, const PromptText& text) {
   const bool special = !flags.no_special;
   if (is_json_file(flags.source)) {
     return Tokenizer::from_json(read_input(flags.source), flags.source).encode(text.text, special);
@@ -56,7 +56,7 @@ std::vector<int32_t> ids_of(const Flags& flags, const PromptText& text) {
                  : tokenizer->encode(text.text, /*add_special=*/false);
 }
 
-int tokenize(const Flags& flags) {
+int tokenize(const TokenizeFlags& flags) {
   const PromptText text = read_text(flags.text);
   require_utf8(text);
   const std::vector<int32_t> ids = ids_of(flags, text);
@@ -77,7 +77,7 @@ void add_tokenize(Program& program) {
       program.add("tokenize", "Show the token ids of a text",
                   "  edgellm tokenize model.tmac2 \"Once upon a time\"\n"
                   "  edgellm tokenize tokenizer.json -f story.txt --json --no-special");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TokenizeFlags>();
   command.option("MODEL", flags->source, "A model as run takes it, or a tokenizer.json")
       .required()
       .value("MODEL|FILE.json");

@@ -16,7 +16,7 @@
 namespace edgellm {
 namespace {
 
-struct Flags {
+struct VerifyFlags {
   std::string model;
   int threads = 0;
   bool json = false;
@@ -125,7 +125,7 @@ const char* text_name(Status status) {
   return status == Status::kFailed ? "FAILED" : status == Status::kOk ? "OK" : "skipped";
 }
 
-int verify(const Flags& flags) {
+int verify(const VerifyFlags& flags) {
   const ModelFile model = open_model(flags.model);
   bool passed = true;
   nlohmann::ordered_json checks = nlohmann::ordered_json::array();
@@ -157,7 +157,7 @@ int verify(const Flags& flags) {
 void add_verify(Program& program) {
   Command& command = program.add("verify", "Check a .tmac2 file and what this machine makes of it",
                                  "  edgellm verify model.tmac2");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<VerifyFlags>();
   add_model_argument(command, flags->model);
   command.option("--threads", flags->threads, "CPU threads [one per usable core]")
       .range(1, kMaxThreads)

@@ -14,7 +14,7 @@ namespace edgellm::model_io {
 namespace {
 
 constexpr uint64_t kMaxConfigBytes = uint64_t{16} << 20;
-constexpr int64_t kMaxInt = INT32_MAX;
+constexpr int64_t kMaxCount = INT32_MAX;
 
 // Keys that say nothing about what a forward pass computes: training, bookkeeping, generation
 // defaults (those come from generation_config.json), and how Python code is to be loaded.
@@ -120,7 +120,7 @@ class ConfigReader {
   }
   int size(const std::string& key) {
     look(fields_, key);
-    return static_cast<int>(fields_.integer(key, 1, kMaxInt));
+    return static_cast<int>(fields_.integer(key, 1, kMaxCount));
   }
   bool flag(const Fields& fields, const std::string& key) {
     return look(fields, key) != nullptr && fields.boolean(key);
@@ -240,7 +240,7 @@ void ConfigReader::read_rope_scaling(const Fields& rope) {
     }
     const Llama3RopeScaling scaling = {
         rope.number("factor"), rope.number("low_freq_factor"), rope.number("high_freq_factor"),
-        rope.integer("original_max_position_embeddings", 1, kMaxInt)};
+        rope.integer("original_max_position_embeddings", 1, kMaxCount)};
     config_.model.rope_scaling = scaling;
   } else if (type != "default") {
     refuse(rope.name("rope_type") + " is '" + printable(type) +

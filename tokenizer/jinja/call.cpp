@@ -1,13 +1,6 @@
 #include "tokenizer/jinja/call.h"
 
 namespace edgellm::jinja {
-namespace {
-
-// What a part of a text costs as a value of its own, in units of work.
-constexpr size_t kPieceUnits = 16;
-
-}  // namespace
-
 Call::Call(Interpreter& interpreter, std::string name, const Arguments& arguments, size_t first)
     : self(interpreter), name_(std::move(name)), arguments_(arguments), next_(first) {}
 

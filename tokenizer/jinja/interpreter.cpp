@@ -18,8 +18,6 @@ constexpr size_t kMaxWork = 10'000'000;
 constexpr int kMaxDepth = 1000;
 // Of lists and dicts within each other: they are walked and destroyed by recursion.
 constexpr int kMaxValueDepth = 100;
-// What one character of a text costs as a value of its own.
-constexpr size_t kPieceUnits = 16;
 
 }  // namespace
 

@@ -12,10 +12,13 @@
 
 namespace edgellm::jinja {
 
+// What one character, or another part of a text, costs as a value of its own, in units of work.
+inline constexpr size_t kPieceUnits = 16;
+
 class Interpreter {
  public:
-  // `where` begins messages. `now` is what strftime_now() tells. Both must outlive the object, the
-  // block that it runs, too.
+  // `where` begins messages. `now` is what strftime_now() tells. Both must outlive the object, as
+  // must the block that it runs.
   Interpreter(const std::string& where, const std::tm& now);
   ~Interpreter();
   Interpreter(const Interpreter&) = delete;

@@ -13,7 +13,7 @@ namespace {
 using Kind = Token::Kind;
 
 // Deeper than any real template nests tags and brackets. The trees are walked by recursion.
-constexpr int kMaxDepth = 200;
+constexpr int kMaxNesting = 200;
 // Of an expression's tree; a chain of operators (a + b + c ...) nests to the left.
 constexpr int kMaxTreeDepth = 500;
 
@@ -34,9 +34,9 @@ class Parser {
   class Depth {
    public:
     explicit Depth(Parser& parser) : parser_(parser) {
-      if (++parser_.depth_ > kMaxDepth) {
+      if (++parser_.depth_ > kMaxNesting) {
         fail_unsupported(parser_.where_, parser_.current().line,
-                         "nested deeper than " + std::to_string(kMaxDepth) + " levels");
+                         "nested deeper than " + std::to_string(kMaxNesting) + " levels");
       }
     }
     ~Depth() { --parser_.depth_; }

@@ -5,7 +5,7 @@ namespace {
 
 using cuda::cuda_check;
 
-constexpr int kWarmUps = 3;
+constexpr int kGraphWarmUps = 3;
 
 class TimedEvent {
  public:
@@ -30,7 +30,7 @@ std::vector<double> graph_times_us(const Stream& stream, int repeats,
   const TimedEvent begin;
   const TimedEvent end;
   std::vector<double> times;
-  for (int i = 0; i < kWarmUps + repeats; ++i) {
+  for (int i = 0; i < kGraphWarmUps + repeats; ++i) {
     poll();
     cuda_check(cudaEventRecord(begin, stream), "recording an event");
     graph.launch(stream);
@@ -38,7 +38,7 @@ std::vector<double> graph_times_us(const Stream& stream, int repeats,
     cuda_check(cudaEventSynchronize(end), "running a graph");
     float ms = 0;
     cuda_check(cudaEventElapsedTime(&ms, begin, end), "reading the time");
-    if (i >= kWarmUps) times.push_back(1000.0 * static_cast<double>(ms));
+    if (i >= kGraphWarmUps) times.push_back(1000.0 * static_cast<double>(ms));
   }
   return times;
 }

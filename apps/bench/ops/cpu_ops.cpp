@@ -16,7 +16,7 @@
 namespace edgellm::bench {
 namespace {
 
-constexpr int kWarmUps = 1;
+constexpr int kCpuWarmUps = 1;
 
 // Numbers between -1 and 1 that repeat after a while; any will do.
 float random_value(size_t i) {
@@ -109,12 +109,12 @@ class CpuDevice final : public OpDevice {
 
   std::vector<double> run_times_us(const std::function<void()>& work) override {
     std::vector<double> times;
-    for (int i = 0; i < kWarmUps + options_.repeats; ++i) {
+    for (int i = 0; i < kCpuWarmUps + options_.repeats; ++i) {
       options_.poll();
       const int64_t start = now_ns();
       work();
       const auto us = static_cast<double>(now_ns() - start) / 1000;
-      if (i >= kWarmUps) times.push_back(us);
+      if (i >= kCpuWarmUps) times.push_back(us);
     }
     return times;
   }

@@ -10,8 +10,6 @@
 namespace edgellm::bench {
 namespace {
 
-size_t u(int n) { return static_cast<size_t>(n); }
-
 PassLimits limits_of(const OpOptions& options) {
   PassLimits limits;
   int positions = 0;
@@ -42,18 +40,18 @@ LayerOps::LayerOps(const ModelConfig& config, const OpOptions& options, OpDevice
       device_(device),
       limits_(limits_of(options)),
       operands_(device.prepare_layers(limits_)),
-      x_(device.random_floats(u(limits_.rows) * u(config.dim))),
-      q_(device.random_floats(u(limits_.rows) * u(config.q_dim()))),
-      attended_(device.random_floats(u(limits_.rows) * u(config.q_dim()))),
-      u_(device.random_floats(u(limits_.rows) * u(config.ffn))),
-      sequences_(allocate_ints(device, u(limits_.rows))),
-      positions_(allocate_ints(device, u(limits_.rows))),
-      block_table_(allocate_ints(device, u(limits_.sequences))),
+      x_(device.random_floats(to_size(limits_.rows) * to_size(config.dim))),
+      q_(device.random_floats(to_size(limits_.rows) * to_size(config.q_dim()))),
+      attended_(device.random_floats(to_size(limits_.rows) * to_size(config.q_dim()))),
+      u_(device.random_floats(to_size(limits_.rows) * to_size(config.ffn))),
+      sequences_(allocate_ints(device, to_size(limits_.rows))),
+      positions_(allocate_ints(device, to_size(limits_.rows))),
+      block_table_(allocate_ints(device, to_size(limits_.sequences))),
       fault_(allocate_ints(device, 1)) {
   for (int l = 0; l < config.layers; ++l) {
     caches_.push_back({device.random_halves(cache_values()), device.random_halves(cache_values())});
   }
-  std::vector<int32_t> blocks(u(limits_.sequences));
+  std::vector<int32_t> blocks(to_size(limits_.sequences));
   std::iota(blocks.begin(), blocks.end(), 0);
   upload(device, block_table_, blocks);
   upload(device, fault_, {0});
@@ -61,11 +59,11 @@ LayerOps::LayerOps(const ModelConfig& config, const OpOptions& options, OpDevice
 
 void LayerOps::set_pass(const PassShape& pass) {
   pass_ = pass;
-  std::vector<int32_t> sequences(u(pass.rows));
-  std::vector<int32_t> positions(u(pass.rows));
+  std::vector<int32_t> sequences(to_size(pass.rows));
+  std::vector<int32_t> positions(to_size(pass.rows));
   for (int r = 0; r < pass.rows; ++r) {
-    sequences[u(r)] = pass.is_decode() ? r : 0;
-    positions[u(r)] = pass.is_decode() ? pass.depth : pass.depth + r;
+    sequences[to_size(r)] = pass.is_decode() ? r : 0;
+    positions[to_size(r)] = pass.is_decode() ? pass.depth : pass.depth + r;
   }
   upload(device_, sequences_, sequences);
   upload(device_, positions_, positions);
@@ -127,17 +125,17 @@ void LayerOps::compare(LayerOp op, int layer) const {
 // ---- Args ---------------------------------------------------------------------------------------
 
 size_t LayerOps::cache_values() const {
-  return u(limits_.sequences) * u(limits_.context) * u(config_.kv_dim());
+  return to_size(limits_.sequences) * to_size(limits_.context) * to_size(config_.kv_dim());
 }
 
 KvCache LayerOps::cache(int layer) const {
-  const Cache& cache = caches_[u(layer)];
+  const Cache& cache = caches_[to_size(layer)];
   return {cache.keys,      cache.values,     block_table_,     1,
           limits_.context, config_.kv_heads, config_.head_dim, KvType::kF16};
 }
 
 QkvArgs LayerOps::qkv_args(int layer) const {
-  const LayerOperands& w = operands_.layers[u(layer)];
+  const LayerOperands& w = operands_.layers[to_size(layer)];
   QkvArgs args;
   args.x = x_;
   args.gain = w.attn_norm;
@@ -169,42 +167,42 @@ AttentionArgs LayerOps::attention_args(int layer) const {
 }
 
 ProjectArgs LayerOps::attn_out_args(int layer) const {
-  const LayerOperands& w = operands_.layers[u(layer)];
+  const LayerOperands& w = operands_.layers[to_size(layer)];
   return {attended_, w.attn_sub_norm, config_.norm_eps, w.o, x_, pass_.rows, layer, fault_};
 }
 
 FfnUpArgs LayerOps::ffn_up_args(int layer) const {
-  const LayerOperands& w = operands_.layers[u(layer)];
+  const LayerOperands& w = operands_.layers[to_size(layer)];
   return {x_,    w.ffn_norm, config_.norm_eps, w.gate, w.up, view(config_.act), u_, pass_.rows,
           layer, fault_};
 }
 
 ProjectArgs LayerOps::ffn_down_args(int layer) const {
-  const LayerOperands& w = operands_.layers[u(layer)];
+  const LayerOperands& w = operands_.layers[to_size(layer)];
   return {u_, w.ffn_sub_norm, config_.norm_eps, w.down, x_, pass_.rows, layer, fault_};
 }
 
 // ---- Results ------------------------------------------------------------------------------------
 
 std::vector<LayerOps::Output> LayerOps::outputs_of(LayerOp op, int layer) const {
-  const size_t rows = u(pass_.rows);
+  const size_t rows = to_size(pass_.rows);
   switch (op) {
     case LayerOp::kQkv: {
-      const Cache& cache = caches_[u(layer)];
+      const Cache& cache = caches_[to_size(layer)];
       const size_t cache_bytes = cache_values() * sizeof(uint16_t);
-      return {{q_, rows * u(config_.q_dim()) * sizeof(float)},
+      return {{q_, rows * to_size(config_.q_dim()) * sizeof(float)},
               {cache.keys, cache_bytes},
               {cache.values, cache_bytes}};
     }
     case LayerOp::kAttention:
-      return {{attended_, rows * u(config_.q_dim()) * sizeof(float)}};
+      return {{attended_, rows * to_size(config_.q_dim()) * sizeof(float)}};
     case LayerOp::kFfnUp:
-      return {{u_, rows * u(config_.ffn) * sizeof(float)}};
+      return {{u_, rows * to_size(config_.ffn) * sizeof(float)}};
     case LayerOp::kAttnOut:
     case LayerOp::kFfnDown:
       break;
   }
-  return {{x_, rows * u(config_.dim) * sizeof(float)}};
+  return {{x_, rows * to_size(config_.dim) * sizeof(float)}};
 }
 
 std::vector<std::byte> LayerOps::read(const std::vector<Output>& outputs) const {

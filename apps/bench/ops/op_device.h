@@ -13,6 +13,9 @@
 
 namespace edgellm::bench {
 
+// A count of ours as a size of the standard library.
+inline size_t to_size(int n) { return static_cast<size_t>(n); }
+
 // The weights of a layer in the device's own order. Gains are null where the model has none.
 struct LayerOperands {
   TernaryMatrix q, k, v, o, gate, up, down;

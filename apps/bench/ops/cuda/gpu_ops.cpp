@@ -19,8 +19,6 @@ namespace {
 
 using cuda::cuda_check;
 
-size_t u(int n) { return static_cast<size_t>(n); }
-
 class GpuDevice final : public OpDevice {
  public:
   GpuDevice(const ModelConfig& config, const OpOptions& options)
@@ -64,7 +62,7 @@ class GpuDevice final : public OpDevice {
     allocate_workspace(limits);
     allocate_unfused(limits);
     StackOperands operands;
-    const size_t angles = u(limits.context) * u(config_.head_dim / 2);
+    const size_t angles = to_size(limits.context) * to_size(config_.head_dim / 2);
     operands.rope_cos = random_floats(angles);
     operands.rope_sin = random_floats(angles);
     for (int l = 0; l < config_.layers; ++l) operands.layers.push_back(random_layer());
@@ -72,7 +70,7 @@ class GpuDevice final : public OpDevice {
   }
   HeadOperands prepare_head() override {
     constexpr size_t kRows = kMaxDecodeRows;
-    const size_t vocab = u(config_.vocab);
+    const size_t vocab = to_size(config_.vocab);
     workspace_.best = zeros<unsigned long long>(kRows);
     workspace_.head_done = zeros<int32_t>(1);
     workspace_.steps = allocate_array<int16_t>(kRows * CertifiedHead::pitch_of(config_.dim));
@@ -80,10 +78,10 @@ class GpuDevice final : public OpDevice {
     workspace_.lower = zeros<uint32_t>(kRows);
     workspace_.rescored = zeros<int32_t>(kRows);
 
-    auto* const weights = allocate_array<uint16_t>(vocab * u(config_.dim));
-    fill_bf16(weights, vocab * u(config_.dim), 0.05f, ++seed_, stream_);
+    auto* const weights = allocate_array<uint16_t>(vocab * to_size(config_.dim));
+    fill_bf16(weights, vocab * to_size(config_.dim), 0.05f, ++seed_, stream_);
     HeadOperands operands;
-    operands.gain = random_floats(u(config_.dim));
+    operands.gain = random_floats(to_size(config_.dim));
     operands.w = {weights, DenseType::kBF16, config_.vocab, config_.dim};
     if (config_.dim > kMaxCertifiedCols) return operands;
     auto* const codes = allocate_array<int8_t>(vocab * CertifiedHead::pitch_of(config_.dim));
@@ -139,7 +137,7 @@ class GpuDevice final : public OpDevice {
   }
 
   TernaryMatrix random_ternary(int rows, int cols) {
-    const size_t words = u(rows) * cuda::ternary_pitch(cols) / sizeof(uint32_t);
+    const size_t words = to_size(rows) * cuda::ternary_pitch(cols) / sizeof(uint32_t);
     auto* const codes = allocate_array<uint32_t>(words);
     fill_ternary(codes, words, ++seed_, stream_);
     auto* const scale = allocate_array<float>(1);
@@ -158,37 +156,37 @@ class GpuDevice final : public OpDevice {
     layer.gate = random_ternary(config_.ffn, config_.dim);
     layer.up = random_ternary(config_.ffn, config_.dim);
     layer.down = random_ternary(config_.dim, config_.ffn);
-    layer.attn_norm = random_floats(u(config_.dim));
-    layer.ffn_norm = random_floats(u(config_.dim));
-    if (config_.attn_sub_norm) layer.attn_sub_norm = random_floats(u(q_dim));
-    if (config_.ffn_sub_norm) layer.ffn_sub_norm = random_floats(u(config_.ffn));
+    layer.attn_norm = random_floats(to_size(config_.dim));
+    layer.ffn_norm = random_floats(to_size(config_.dim));
+    if (config_.attn_sub_norm) layer.attn_sub_norm = random_floats(to_size(q_dim));
+    if (config_.ffn_sub_norm) layer.ffn_sub_norm = random_floats(to_size(config_.ffn));
     return layer;
   }
 
   int widest() const { return std::max({config_.dim, config_.q_dim(), config_.ffn}); }
 
   void allocate_workspace(const PassLimits& limits) {
-    const size_t rows = u(limits.rows);
-    const size_t decode_heads = u(cuda::kMaxInlineRows) * u(config_.heads);
+    const size_t rows = to_size(limits.rows);
+    const size_t decode_heads = to_size(cuda::kMaxInlineRows) * to_size(config_.heads);
     workspace_.max_chunks = limits.context / kAttentionChunk;
     workspace_.codes = allocate_array<int8_t>(rows * cuda::quantised_row_bytes(widest()));
     workspace_.row_s = allocate_array<float>(rows);
     workspace_.row_r = allocate_array<float>(rows);
     workspace_.row_sum = allocate_array<int32_t>(rows);
-    workspace_.attention = allocate_array<float>(decode_heads * u(workspace_.max_chunks) *
-                                                 u(cuda::attention_state(config_.head_dim)));
+    workspace_.attention = allocate_array<float>(decode_heads * to_size(workspace_.max_chunks) *
+                                                 to_size(cuda::attention_state(config_.head_dim)));
     workspace_.attention_done = zeros<int32_t>(decode_heads);
   }
 
   void allocate_unfused(const PassLimits& limits) {
-    const size_t rows = u(limits.rows);
-    unfused_rows_.normed = allocate_array<float>(rows * u(widest()));
+    const size_t rows = to_size(limits.rows);
+    unfused_rows_.normed = allocate_array<float>(rows * to_size(widest()));
     unfused_rows_.rms = allocate_array<float>(rows);
     unfused_rows_.codes = allocate_array<int8_t>(rows * cuda::quantised_row_bytes(widest()));
     unfused_rows_.s = allocate_array<float>(rows);
     unfused_rows_.sum = allocate_array<int32_t>(rows);
-    unfused_rows_.product = allocate_array<float>(rows * u(widest()));
-    unfused_rows_.other = allocate_array<float>(rows * u(widest()));
+    unfused_rows_.product = allocate_array<float>(rows * to_size(widest()));
+    unfused_rows_.other = allocate_array<float>(rows * to_size(widest()));
   }
 
   const ModelConfig& config_;
