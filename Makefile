@@ -14,7 +14,7 @@ export PATH := $(PATH):/usr/local/cuda/bin
 # The program alone: no package and no file that only tests need.
 build:
 	@tools/setup.sh
-	cmake --preset $(PRESET) -DEDGELLM_TESTS=OFF
+	cmake --preset $(PRESET)
 	cmake --build --preset $(PRESET) --target edgellm
 
 demo: build

@@ -3,11 +3,27 @@
 #include "apps/batch/commands.h"
 #include "apps/bench/commands.h"
 #include "apps/cli/commands.h"
+#include "apps/common/log.h"
 #include "apps/compare/commands.h"
 #include "apps/generate/commands.h"
 #include "apps/inspect/commands.h"
+#include "base/text.h"
 
 namespace edgellm {
+
+namespace {
+
+void add_log_level(Command& command) {
+  command
+      .parsed_option(
+          "--log-level", [](const std::string& name) { set_log_level(name); },
+          "Messages on standard error: those of this level and above [info]")
+      .check(one_of(log_level_names()))
+      .value(join(log_level_names(), "|"))
+      .group("Messages");
+}
+
+}  // namespace
 
 void add_commands(Program& program) {
   add_run(program);
@@ -25,6 +41,7 @@ void add_commands(Program& program) {
   add_devices(program);
   add_completion(program);
   add_help(program);  // the last: it looks at the others
+  for (Command& command : program.commands()) add_log_level(command);
 }
 
 }  // namespace edgellm

@@ -1,6 +1,6 @@
-// The program: reads the command line, runs one subcommand, and turns whatever went wrong into one
-// line and an exit code. No other file catches anything, but for chat, which goes on after an error
-// that a person at a terminal can mend, and batch, which goes on after one of a single request.
+// The program: reads the command line, runs one subcommand, and turns an error that ends it into
+// one line and an exit code. docs/architecture.md names the places that catch an error and
+// continue.
 #include <algorithm>
 #include <cstdio>
 #include <new>
@@ -27,23 +27,14 @@ class Main {
         program_.root().flag("-V,--version", version_, "Print the version and exit");
     program_.root().flag("--json", version_json_, "Print the version as JSON").needs(version);
     add_commands(program_);
-    for (Command& command : program_.commands()) {
-      command
-          .parsed_option(
-              "--log-level", [](const std::string& name) { set_log_level(name); },
-              "Messages on standard error: those of this level and above [info]")
-          .check(one_of(log_level_names()))
-          .value(join(log_level_names(), "|"))
-          .group("Messages");
-    }
   }
 
   // Returns the exit code.
   int run() {
     try {
       occupy_standard_streams();
-      install_log_sink();
       install_signal_handlers(wants_json());
+      install_log_sink();
       return dispatch(program_.parse(arguments_));
     } catch (const Error& error) {
       return report(error.code(), error.what());
@@ -53,8 +44,8 @@ class Main {
       return report(ExitCode::kRuntime,
                     "not enough memory; use a smaller context (-c) or a smaller model");
     } catch (const std::exception& error) {
-      // A broken promise between two of our own functions (ContractViolation), or something nobody
-      // thought of.
+      // A broken contract between two of our own functions (ContractViolation), or something that
+      // nobody thought of.
       return report(ExitCode::kRuntime, std::string("internal error: ") + error.what());
     }
   }

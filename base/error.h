@@ -1,8 +1,8 @@
 // Two kinds of failure, used by every folder.
 //
 // The world is wrong (a file, a flag, memory, a driver): throw Error with the exit code that the
-// program should end with. It is caught once, in apps/main.cpp, and printed as one line that says
-// what was wrong, what was expected and what to type next.
+// program should end with. What ends the program is caught in apps/main.cpp and printed as one line
+// that says what was wrong, what was expected and what to type next.
 //
 // We are wrong (a shape contract between our own functions): require(). Always on, except that
 // inner loops do not call it.

@@ -1,7 +1,7 @@
 // JSON from files that nobody vouches for: strict parsing, and fields read with their type checked.
 // Every fault becomes an Error that names the file and the key.
 //
-// Two readers are not made of this. A tokenizer.json has tables of half a million strings
+// Two readers have their own fields. A tokenizer.json has tables of half a million strings
 // (tokenizer/tokenizer_file.h). A server's answer may lack any field (apps/compare/clients/json.h).
 #pragma once
 

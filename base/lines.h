@@ -39,7 +39,8 @@ class LineSplitter {
   // line is longer than the limit (is_too_long()).
   bool push(std::string_view bytes, const std::function<bool(std::string_view text)>& on_line);
 
-  // What was pushed behind the last newline. Valid until the next call.
+  // What was pushed and not handed out: after a push() that returned true, the bytes behind the
+  // last newline. Valid until the next call.
   std::string_view rest() const { return std::string_view(buffer_).substr(begin_); }
 
   // A line that was handed out, or the rest, is longer than the limit.

@@ -54,11 +54,11 @@ void OutputFile::open_temporary(Temporary temporary) {
     }
     if (errno != EEXIST) fail(blame_.cannot_write, errno);
   }
-  throw Error(blame_.code, blame_.cannot_write + ": too many temporary files beside it");
+  throw Error(ExitCode::kRuntime, blame_.cannot_write + ": too many temporary files beside it");
 }
 
 void OutputFile::fail(const std::string& what, int error) const {
-  throw Error(blame_.code, what + ": " + std::strerror(error));
+  throw Error(ExitCode::kRuntime, what + ": " + std::strerror(error));
 }
 
 void OutputFile::write(const void* data, size_t bytes) {

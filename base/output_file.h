@@ -27,7 +27,6 @@ class OutputFile {
   struct Blame {
     std::string cannot_write;
     std::string cannot_rename;
-    ExitCode code = ExitCode::kRuntime;
   };
 
   OutputFile(const std::string& path, Temporary temporary, Blame blame);

@@ -122,8 +122,8 @@ void log_backend(const Backend& backend) {
   const MemoryPlan memory = backend.memory();
   log(LogLevel::kDebug,
       "backend on " + info.device + ": context " + std::to_string(info.context) + ", " +
-          std::to_string(info.sequences) + " sequences, " + std::to_string(info.max_rows) +
-          " rows a pass, " +
+          std::to_string(info.sequences) + (info.sequences == 1 ? " sequence, " : " sequences, ") +
+          std::to_string(info.max_rows) + " rows a pass, " +
           (info.kv_blocks > 0 ? std::to_string(info.kv_blocks) + " KV blocks, " : "") +
           "memory: " + human_bytes(memory.weights) + " weights, " +
           human_bytes(memory.certified_head) + " certified head, " + human_bytes(memory.kv_cache) +

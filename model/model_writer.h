@@ -38,6 +38,7 @@ class ModelWriter {
 
   uint64_t file_bytes() const { return file_bytes_; }
   const Metadata& metadata() const { return metadata_; }
+  // Not in a dry run, which writes no file.
   const std::string& temp_path() const { return file_->temporary_path(); }
 
   void append(std::string_view section, const void* data, size_t bytes);

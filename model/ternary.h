@@ -1,5 +1,5 @@
 // Ternary matrices: from the packed layout of Hugging Face and from float masters to the canonical
-// codes of a `.tmac2` file (docs/numerics.md section 1).
+// codes of a `.tmac2` file (docs/format.md, "Sections").
 #pragma once
 
 #include <cstddef>

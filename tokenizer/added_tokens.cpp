@@ -32,8 +32,8 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
   for (size_t byte = 0; byte < 256; ++byte) first_[byte + 1] += first_[byte];
 }
 
-// Narrows the sorted tokens to those that go on like the text, byte by byte. The shortest of them
-// comes first, so a token that ends here is the front one.
+// Narrows the sorted tokens to those that continue like the text, byte by byte. The shortest of
+// them comes first, so a token that ends here is the front one.
 const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, size_t offset) const {
   const uint8_t lead = as_byte(text[offset]);
   auto begin = tokens_.begin() + first_[lead];
@@ -77,7 +77,7 @@ void AddedTokenMatcher::split(std::string_view text, std::vector<Section>& secti
     }
     size_t begin = offset;
     size_t end = offset + token->content.size();
-    // The search goes on behind the match itself, whatever becomes of it: a token that begins in
+    // The search continues behind the match itself, even if that is dropped: a token that begins in
     // white space which rstrip swallows below is found all the same.
     offset = end;
     if (token->single_word && !stands_alone(text, begin, end)) continue;

@@ -43,7 +43,7 @@ class Decoder {
   struct Spaced {};        // a space between all tokens
   struct Strip {
     std::string character;  // in UTF-8
-    size_t start, stop;     // so many at most
+    size_t start, stop;     // the most that are stripped
     bool whole_text;        // behind Fuse, otherwise of each token
   };
   struct Spaces {

@@ -2,7 +2,7 @@
 //
 // Their normalisation (the crate unicode-normalization-alignments) knows the characters of
 // Unicode 9 and no younger ones. A model was trained on what it made of a text, so characters that
-// came later stay as they are here, too, whatever the installed utf8proc knows of them.
+// came later stay as they are here, even where the installed utf8proc knows them.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ namespace {
 constexpr char32_t kReplacement = 0xFFFD;
 
 // Moves all that is decided from `bytes` to `text`, U+FFFD for each maximal invalid part. At the
-// end an incomplete character is decided, too.
+// end an incomplete character is also decided.
 void move_decided(std::string& bytes, bool at_end, std::string& text) {
   size_t i = 0;
   while (i < bytes.size()) {

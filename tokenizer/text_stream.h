@@ -1,7 +1,7 @@
 // Turns a stream of ids into text that may be shown at once.
 //
 // Held back are the bytes of a UTF-8 character that is not complete yet (with byte fallback: of a
-// run of bytes), and text that may turn out to be the beginning of a stop string. Whatever push()
+// run of bytes), and text that may turn out to be the beginning of a stop string. What push()
 // returns is final.
 #pragma once
 
@@ -17,7 +17,8 @@ namespace edgellm {
 class TextStream {
  public:
   // `tokenizer` must outlive the stream. Stop strings that are empty or not valid UTF-8 are a
-  // contract violation. The one that begins first in the text wins, whatever completes first.
+  // contract violation. The one that begins first in the text wins, even where another completes
+  // first.
   TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop_strings);
 
   // What comes stands behind the text of `ids`, so a space that would be left out in front stays

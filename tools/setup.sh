@@ -45,9 +45,9 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
 fi
 
 missing=()
-for package in "${packages[@]}"; do
-  status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
-  [[ $status == installed ]] || missing+=("$package")
+for name in "${packages[@]}"; do
+  status=$(dpkg-query --show --showformat='${db:Status-Status}' "$name" 2>/dev/null || true)
+  [[ $status == installed ]] || missing+=("$name")
 done
 if ((${#missing[@]} == 0)); then
   exit 0

@@ -26,7 +26,7 @@ constexpr uint64_t kGpuReserve = uint64_t{256} << 20;
 
 // Half of what is free: the rest is for other programs and for the pages of the model file.
 uint64_t cpu_cache_bytes() {
-  const auto free_bytes = bench::available_memory_bytes();
+  const auto free_bytes = available_memory_bytes();
   constexpr uint64_t kUnknown = uint64_t{1} << 30;
   return free_bytes ? *free_bytes / 2 : kUnknown;
 }

@@ -35,8 +35,8 @@ void lock(int fd, const std::string& path) {
                                         "has ended, or name another output");
   }
   // Some network file systems have no locks.
-  print_note("cannot lock " + path + " (" + std::strerror(errno) +
-             "): make sure that no other process writes it");
+  print_warning("cannot lock " + path + " (" + std::strerror(errno) +
+                "): make sure that no other process writes it");
 }
 
 }  // namespace

@@ -11,11 +11,11 @@
 
 #include "apps/batch/input.h"
 #include "apps/batch/journal.h"
-#include "apps/common/files.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/output_file.h"
 #include "base/text.h"
 
 namespace edgellm {

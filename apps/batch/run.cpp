@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <unordered_map>
@@ -152,8 +151,8 @@ class BatchRun {
                       "there, or name another output");
     }
     if (before.version != manifest_.version) {
-      print_note("the answers in the output are of edgellm " + before.version + ", this is " +
-                 manifest_.version);
+      print_warning("the answers in the output are of edgellm " + before.version + ", this is " +
+                    manifest_.version);
     }
     if (before.is_complete && before.failed == 0 && differences.empty() && same_input &&
         before.input == manifest_.input) {
@@ -202,9 +201,9 @@ class BatchRun {
     };
     const BatchJournal::Cleaned cleaned = journal_->clean(judge);
     if (cleaned.damaged > 0) {
-      print_note(flags_.output + ": dropped " + std::to_string(cleaned.damaged) +
-                 (cleaned.damaged == 1 ? " line that was" : " lines that were") +
-                 " not whole; the requests are answered again");
+      print_warning(flags_.output + ": dropped " + std::to_string(cleaned.damaged) +
+                    (cleaned.damaged == 1 ? " line that was" : " lines that were") +
+                    " not whole; the requests are answered again");
     }
   }
 

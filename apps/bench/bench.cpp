@@ -10,8 +10,6 @@
 #include "apps/bench/output.h"
 #include "apps/bench/report.h"
 #include "apps/bench/report_page.h"
-#include "apps/cli/option_tree.h"
-#include "apps/common/files.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/timings.h"
@@ -20,6 +18,7 @@
 #include "apps/session/machine.h"
 #include "apps/session/session.h"
 #include "base/error.h"
+#include "base/output_file.h"
 #include "base/text.h"
 #include "engine/block_pool.h"
 #include "model/convert.h"
@@ -83,8 +82,8 @@ std::vector<TestSpec> tests_of(const BenchFlags& flags, const std::string& name,
                     "; use smaller -p, -n or -d, or --shape NAME, which may be given a longer one");
   }
   if (!left_out.empty()) {
-    print_note(name + " was made for a context of " + std::to_string(max_context) +
-               ": depths left out are " + join(left_out, ", "));
+    print_warning(name + " was made for a context of " + std::to_string(max_context) +
+                  ": depths left out are " + join(left_out, ", "));
   }
   return tests;
 }
@@ -129,9 +128,8 @@ std::vector<Setting> settings_of(const BenchFlags& flags) {
 class Bench {
  public:
   explicit Bench(const BenchFlags& flags) : flags_(flags), settings_(settings_of(flags)) {
-    header_.json = {{"schema", "edgellm.bench/1"},
-                    {"build", build_json()},
-                    {"machine", bench::to_json(machine_)}};
+    header_.json = {
+        {"schema", "edgellm.bench/1"}, {"build", build_json()}, {"machine", to_json(machine_)}};
     header_.show_kv_type = flags.kv_types.size() > 1 || flags.kv_types.front() != "f16";
     header_.show_prefill_chunk = flags.prefill_chunks != std::vector<int>{0};
   }
@@ -226,7 +224,7 @@ class Bench {
 
   const BenchFlags& flags_;
   std::vector<Setting> settings_;
-  bench::Machine machine_ = bench::read_machine();
+  Machine machine_ = read_machine();
   BenchHeader header_;
   std::vector<std::vector<TestSpec>> plans_;  // of each model, then of each shape
   std::unique_ptr<BenchOutput> output_;

@@ -68,7 +68,7 @@ Subject make_shape(const std::string& shape, const BenchFlags& flags, int contex
 
 void describe_gpu(bench::RunSetting& run, const Device& device) {
   if (!run.on_gpu) {
-    run.gpu = bench::NotAvailable{"the test ran on the CPU"};
+    run.gpu = NotAvailable{"the test ran on the CPU"};
     run.sensors = run.gpu.missing();
     return;
   }

@@ -125,7 +125,7 @@ class Ops {
                  {"backend", run.on_gpu ? "CUDA" : "CPU"},
                  {"threads", run.threads},
                  {"repeats", options.repeats},
-                 {"read_bandwidth", bench::to_json(run.bandwidth)}};
+                 {"read_bandwidth", to_json(run.bandwidth)}};
     if (run.on_gpu) json["device"] = device.gpu_name;
     const std::string place = run.on_gpu ? device.gpu_name
                                          : "the CPU (" + machine_.cpu + ", " + machine_.isa + ", " +
@@ -136,7 +136,7 @@ class Ops {
     }
     Json results = Json::array();
     const bench::OpSink sink = [&](const bench::OpResult& result) {
-      results.push_back(bench::to_json(result, run.bandwidth.gb_s));
+      results.push_back(to_json(result, run.bandwidth.gb_s));
       print(json, results.back());
     };
     // Where the size is not known, nothing counts as staying in the cache.
@@ -185,10 +185,9 @@ class Ops {
   }
 
   const BenchFlags& flags_;
-  const bench::Machine machine_ = bench::read_machine();
-  const Json header_ = {{"schema", "edgellm.bench-ops/1"},
-                        {"build", build_json()},
-                        {"machine", bench::to_json(machine_)}};
+  const Machine machine_ = read_machine();
+  const Json header_ = {
+      {"schema", "edgellm.bench-ops/1"}, {"build", build_json()}, {"machine", to_json(machine_)}};
   Json runs_ = Json::array();
   bool first_row_ = true;
 };

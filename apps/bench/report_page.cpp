@@ -187,11 +187,11 @@ class Page {
   }
 
   void inter_token_latencies() {
-    std::vector<Sample> samples;
+    std::vector<ChartSample> samples;
     for (const Entry& entry : entries_) {
       const Json& latencies_ns = (*entry.test)["gaps_ns"];
       if (latencies_ns.empty() || samples.size() == kMaxCurves) continue;
-      Sample sample{joined(run_name(*entry.run, runs_), entry.test_name()), {}};
+      ChartSample sample{joined(run_name(*entry.run, runs_), entry.test_name()), {}};
       for (const Json& ns : latencies_ns) sample.values.push_back(ns.get<double>() / 1e6);
       samples.push_back(std::move(sample));
     }

@@ -41,7 +41,7 @@ thread_local std::array<char, 2 * PATH_MAX> t_last_error;
 
 edgellm_status fail(edgellm_status status, const char* message, const char* before = "") noexcept {
   try {
-    // In one line, whatever the message quotes.
+    // In one line: the message may quote control characters.
     const std::string line = printable_path(std::string(before) + message);
     const size_t n = std::min(line.size(), t_last_error.size() - 1);
     std::memcpy(t_last_error.data(), line.data(), n);

@@ -1,15 +1,15 @@
 /*
  * edgellm's C interface: open a model, feed a sequence ids or text, read logits or the next id.
- * docs/c_api.md is the guide; capi/examples/ has a program in C and one in Python.
+ * docs/c_api.md is the guide; apps/capi/examples/ has a program in C and one in Python.
  *
  * Errors. Functions that can fail return an edgellm_status: EDGELLM_OK or a positive code, the exit
  * code of the `edgellm` program where it has one. edgellm_last_error() has the message. A call that
- * failed has changed nothing and written to none of its outputs, but where its comment says so.
+ * failed has changed nothing and written to none of its outputs, except where its comment says so.
  *
  * Threads. Any number of threads may use one model at the same time; computing calls on sequences
  * of one model take turns. A sequence belongs to one call at a time, from any thread: a second one
  * at the same time gets EDGELLM_ERROR_USAGE. Releasing an object must not overlap with another use
- * of it. A process that has opened a model must not go on using it in a child after fork().
+ * of it. A process that has opened a model must not use it in a child after fork().
  *
  * Versions. Within one EDGELLM_ABI_VERSION, which is the number in the library's soname, functions,
  * options at the end of a struct, status codes and flag bits may be added; nothing else changes.
@@ -82,7 +82,7 @@ EDGELLM_API edgellm_status edgellm_model_open(const char* path,
                                               const edgellm_model_options* options,
                                               edgellm_model** model);
 
-/* NULL is allowed. What the model holds is given back with the last of its sequences. */
+/* NULL is allowed. What the model holds is freed with the last of its sequences. */
 EDGELLM_API void edgellm_model_close(edgellm_model* model);
 
 EDGELLM_API int32_t edgellm_model_vocab(const edgellm_model* model);   /* ids are 0 to vocab - 1 */

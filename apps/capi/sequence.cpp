@@ -8,10 +8,20 @@
 
 namespace edgellm::capi {
 
+namespace {
+
+// A file that cannot be read is reported before a device that cannot be used.
+Session open_session(const std::string& path, const SessionOptions& options, const Note& note) {
+  auto model = std::make_shared<const ModelFile>(open_model(path));
+  Device device = choose_device(options.device, note);
+  return Session(std::move(model), options, std::move(device),
+                 {.note = note, .with_progress = [](const auto& work) { work(Progress()); }});
+}
+
+}  // namespace
+
 LoadedModel::LoadedModel(const std::string& path, const SessionOptions& options, int max_sequences)
-    : session_(path, options,
-               {.note = [this](std::string_view message) { note_ = message; },
-                .with_progress = [](const auto& work) { work(Progress()); }}),
+    : session_(open_session(path, options, [this](std::string_view message) { note_ = message; })),
       tokenizer_(session_.tokenizer()) {
   EngineOptions engine = session_.engine_options();
   engine.sequences = max_sequences;

@@ -19,7 +19,7 @@
 
 namespace edgellm::capi {
 
-// A model on its device. Immutable but for the backend and the slots, which a mutex guards: any
+// A model on its device. Immutable except for the backend and the slots, which a mutex guards: any
 // thread may use it.
 class LoadedModel {
  public:

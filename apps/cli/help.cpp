@@ -1,6 +1,5 @@
 #include "apps/cli/help.h"
 
-#include <utility>
 #include <vector>
 
 #include "apps/common/text_format.h"

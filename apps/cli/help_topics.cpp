@@ -8,8 +8,7 @@ const std::vector<EnvironmentVariable>& environment_variables() {
   static const std::vector<EnvironmentVariable> variables = {
       {"EDGELLM_MODELS",
        "Folders with models, separated by colons. A MODEL that is not a path is searched for "
-       "there, "
-       "then in the user's model folder."},
+       "there, then in the user's model folder."},
       {"XDG_DATA_HOME",
        "The user's model folder is edgellm/models in this folder, ~/.local/share unless set."},
       {"HOME", "The home folder, for ~/.local/share."},
@@ -24,8 +23,8 @@ const std::vector<EnvironmentVariable>& environment_variables() {
        "OpenSSL."},
       {"EDGELLM_LOG",
        "Which messages are written to stderr: trace, debug, info, warn, error or off, each with "
-       "all "
-       "that follow it here; info unless set. trace and debug are for finding a fault. The line "
+       "all that follow it here; info unless set. trace and debug are for finding a fault. The "
+       "line "
        "that says why a command failed is written at every level."},
       {"EDGELLM_ISA",
        "Instruction set of the CPU kernels: portable, avx2 or avx512, for comparing them. The "
@@ -45,7 +44,8 @@ const std::vector<ExitStatus>& exit_statuses() {
   static const std::vector<ExitStatus> statuses = {
       {code(ExitCode::kSuccess), "Success."},
       {code(ExitCode::kRuntime),
-       "Runtime failure: input/output, memory, a value that is not finite, an internal error."},
+       "Runtime failure: input/output, memory, a value that is not finite, a GPU that breaks in "
+       "mid-run, an internal error."},
       {code(ExitCode::kUsage),
        "Wrong command line, or a prompt or --stop text that is empty or not UTF-8."},
       {code(ExitCode::kModelFile), "Model file missing, corrupt or unreadable."},

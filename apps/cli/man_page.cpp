@@ -6,8 +6,8 @@
 
 #include "apps/cli/help.h"
 #include "apps/cli/help_topics.h"
-#include "apps/common/files.h"
 #include "apps/common/version.h"
+#include "base/output_file.h"
 
 namespace edgellm {
 namespace {

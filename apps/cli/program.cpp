@@ -1,7 +1,6 @@
 #include "apps/cli/program.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 
 #include "apps/common/near_matches.h"
 #include "base/error.h"
@@ -12,9 +11,6 @@ namespace {
 
 // ---- CLI11's tree of options --------------------------------------------------------------------
 
-// CLI11 needs some text for an option that has none to show: a space says nothing about the value.
-bool is_blank(const std::string& text) { return text.find_first_not_of(' ') == std::string::npos; }
-
 OptionInfo option_info(const CLI::Option& option) {
   OptionInfo info;
   info.description = option.get_description();
@@ -24,12 +20,12 @@ OptionInfo option_info(const CLI::Option& option) {
   const std::string& text = option.get_option_text();
   if (option.get_positional()) {
     info.names = {option.get_name(/*positional=*/true)};
-    info.value = is_blank(text) ? info.names.front() : text;
+    info.value = text.empty() ? info.names.front() : text;
     return info;
   }
   for (const std::string& name : option.get_snames()) info.names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) info.names.push_back("--" + name);
-  if (option.get_items_expected_max() > 0 && !is_blank(text)) info.value = text;
+  if (option.get_items_expected_max() > 0 && !text.empty()) info.value = text;
   return info;
 }
 

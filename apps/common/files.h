@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <string>
 
-#include "base/output_file.h"  // for callers that write
-
 namespace edgellm {
 
 // All bytes of a file or, for "-", of standard input. Throws Error (kUsage).

@@ -6,7 +6,7 @@
 #include "apps/common/svg_chart.h"
 #include "base/error.h"
 
-namespace edgellm::bench {
+namespace edgellm {
 namespace {
 
 // The colours of series stay distinct with the usual kinds of colour blindness.
@@ -125,4 +125,4 @@ std::string HtmlPage::text() const {
          "</main></body></html>\n";
 }
 
-}  // namespace edgellm::bench
+}  // namespace edgellm

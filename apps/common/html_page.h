@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace edgellm::bench {
+namespace edgellm {
 
 struct Tile {
   std::string label;
@@ -37,4 +37,4 @@ class HtmlPage {
   std::string body_;
 };
 
-}  // namespace edgellm::bench
+}  // namespace edgellm

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-namespace edgellm::bench {
+namespace edgellm {
 
 // Why something was not measured, in words for people: "no NVIDIA driver is installed".
 struct NotAvailable {
@@ -55,4 +55,4 @@ void put(nlohmann::ordered_json& object, const std::string& name, const Measured
   }
 }
 
-}  // namespace edgellm::bench
+}  // namespace edgellm

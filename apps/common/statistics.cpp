@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-namespace edgellm::bench {
+namespace edgellm {
 
 Summary summarise(std::span<const double> values) {
   Summary summary;
@@ -48,7 +48,7 @@ LatencySummary summarise_latencies(std::span<const int64_t> latencies_ns) {
   return summary;
 }
 
-std::optional<Line> fit_line(std::span<const double> x, std::span<const double> y) {
+std::optional<FittedLine> fit_line(std::span<const double> x, std::span<const double> y) {
   require(x.size() == y.size(), "a line is fitted through pairs");
   if (x.empty()) return std::nullopt;
   const double x_mean = summarise(x).mean;
@@ -61,7 +61,7 @@ std::optional<Line> fit_line(std::span<const double> x, std::span<const double> 
   }
   if (xx == 0) return std::nullopt;
   const double slope = xy / xx;
-  return Line{slope, y_mean - slope * x_mean};
+  return FittedLine{slope, y_mean - slope * x_mean};
 }
 
-}  // namespace edgellm::bench
+}  // namespace edgellm

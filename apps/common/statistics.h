@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-namespace edgellm::bench {
+namespace edgellm {
 
 // Nearest rank: the smallest value such that at least `percent` per cent (1 to 100) of all values
 // do not exceed it. `sorted` is ascending and not empty.
@@ -44,10 +44,10 @@ struct LatencySummary {
 LatencySummary summarise_latencies(std::span<const int64_t> latencies_ns);
 
 // Least squares: y = intercept + slope * x. Empty where all x are the same.
-struct Line {
+struct FittedLine {
   double slope = 0;
   double intercept = 0;
 };
-std::optional<Line> fit_line(std::span<const double> x, std::span<const double> y);
+std::optional<FittedLine> fit_line(std::span<const double> x, std::span<const double> y);
 
-}  // namespace edgellm::bench
+}  // namespace edgellm

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/number_format.h"
 
-namespace edgellm::bench {
+namespace edgellm {
 namespace {
 
 // In units of the view box; a page scales it to its column.
@@ -280,10 +280,11 @@ std::string histogram(const std::vector<double>& values, const Axes& axes) {
   return out + "</svg>";
 }
 
-std::string distribution_chart(const std::vector<Sample>& samples, const std::string& x_label) {
+std::string distribution_chart(const std::vector<ChartSample>& samples,
+                               const std::string& x_label) {
   std::vector<std::vector<double>> all;
   double end = 0;
-  for (const Sample& sample : samples) {
+  for (const ChartSample& sample : samples) {
     require(!sample.values.empty(), "a chart needs a point");
     all.push_back(sample.values);
     std::sort(all.back().begin(), all.back().end());
@@ -321,4 +322,4 @@ std::string bar_chart(const std::vector<Bar>& bars, const std::optional<Limit>& 
   return out + "</svg>";
 }
 
-}  // namespace edgellm::bench
+}  // namespace edgellm

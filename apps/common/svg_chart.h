@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace edgellm::bench {
+namespace edgellm {
 
 // Text as HTML and SVG want it, quotes included; control characters become U+FFFD.
 std::string escape_html(const std::string& text);
@@ -34,14 +34,14 @@ std::string line_chart(const std::vector<Series>& series, const Axes& axes);
 // percentile count in the last bin, and a note says how many they are.
 std::string histogram(const std::vector<double>& values, const Axes& axes);
 
-struct Sample {
+struct ChartSample {
   std::string name;
   std::vector<double> values;
 };
 
 // A curve for each sample: the share of its values (y, 0 to 100 %) that are at most x. The chart
 // ends at twice the largest 99th percentile. A curve that leaves it below 100 % has values beyond.
-std::string distribution_chart(const std::vector<Sample>& samples, const std::string& x_label);
+std::string distribution_chart(const std::vector<ChartSample>& samples, const std::string& x_label);
 
 struct Bar {
   std::string name;
@@ -61,4 +61,4 @@ std::string bar_chart(const std::vector<Bar>& bars, const std::optional<Limit>& 
 // Round numbers from at most `low` to at least `high`, about `n` of them.
 std::vector<double> nice_ticks(double low, double high, int n);
 
-}  // namespace edgellm::bench
+}  // namespace edgellm

@@ -77,6 +77,8 @@ void print_json(const nlohmann::ordered_json& json) { write_stdout(json_line(jso
 
 void print_note(std::string_view message) { log(LogLevel::kInfo, message); }
 
+void print_warning(std::string_view message) { log(LogLevel::kWarn, message); }
+
 void print_error(std::string_view message) { log_failure(message); }
 
 ProgressLine::ProgressLine()

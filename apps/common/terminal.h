@@ -36,6 +36,9 @@ void print_json(const nlohmann::ordered_json& json);
 // A note: a message of the level info (log.h says how it is written).
 void print_note(std::string_view message);
 
+// A warning, of the level warn: something is not as it should be, and the command continues.
+void print_warning(std::string_view message);
+
 // The line that says why a command failed. The same form, written at every level.
 void print_error(std::string_view message);
 

@@ -29,7 +29,7 @@ std::string definition(std::string_view heading, std::string_view text, size_t c
   std::string line = std::string(kMargin, ' ') + std::string(heading);
   line += line.size() + kMargin > column ? "\n" + std::string(column, ' ')
                                          : std::string(column - line.size(), ' ');
-  // Wrapped as if the heading were blank, so that the first line is as short as the others.
+  // Wrapped as if the heading were spaces, so that the first line is as short as the others.
   const std::string body = wrapped(text, width > column ? width - column : 1, 0);
   for (const char c : body) {
     line += c;

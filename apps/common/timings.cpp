@@ -26,7 +26,7 @@ Percentiles percentiles(std::span<const int64_t> values) {
   std::vector<int64_t> sorted(values.begin(), values.end());
   std::sort(sorted.begin(), sorted.end());
   const auto rank = [&](size_t percent) {
-    return bench::nearest_rank(std::span<const int64_t>(sorted), percent);
+    return nearest_rank(std::span<const int64_t>(sorted), percent);
   };
   return {.p50 = rank(50), .p90 = rank(90), .p99 = rank(99), .max = sorted.back()};
 }

@@ -26,14 +26,13 @@ nlohmann::ordered_json build_json() {
                                  {"compiler", info.compiler},
                                  {"build_type", info.build_type},
                                  {"flags", info.flags}};
-  const auto of_cuda = [&](const std::string& value) -> bench::Measured<std::string> {
-    if (info.cuda_version.empty())
-      return bench::NotAvailable{"this program was built without CUDA"};
+  const auto of_cuda = [&](const std::string& value) -> Measured<std::string> {
+    if (info.cuda_version.empty()) return NotAvailable{"this program was built without CUDA"};
     return value;
   };
-  bench::put(json, "cuda_version", of_cuda(info.cuda_version));
-  bench::put(json, "cuda_flags", of_cuda(info.cuda_flags));
-  bench::put(json, "cuda_architectures", of_cuda(info.cuda_architectures));
+  put(json, "cuda_version", of_cuda(info.cuda_version));
+  put(json, "cuda_flags", of_cuda(info.cuda_flags));
+  put(json, "cuda_architectures", of_cuda(info.cuda_architectures));
   return json;
 }
 

@@ -6,7 +6,6 @@
 #include <memory>
 #include <random>
 
-#include "apps/common/files.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/version.h"
@@ -16,6 +15,7 @@
 #include "apps/session/prompt.h"
 #include "apps/session/session.h"
 #include "base/error.h"
+#include "base/output_file.h"
 #include "base/text.h"
 
 namespace edgellm {
@@ -127,7 +127,7 @@ compare::OurInfo our_info(const ModelFile& model, const Backend& backend,
           .memory = backend.memory()};
 }
 
-// Warm-ups of both, then rounds of A B, B A: whatever drifts (clocks, heat, other work) meets both
+// Warm-ups of both, then rounds of A B, B A: what drifts (clocks, heat, other work) meets both
 // alike.
 void measure(const compare::OurSide& ours, peers::Peer& theirs, compare::Comparison& comparison,
              int rounds) {
@@ -195,7 +195,7 @@ int compare_with(const CompareFlags& flags) {
   comparison.ours = our_info(model, backend, flags.engine);
   comparison.theirs.software = flags.ollama ? "Ollama" : "the server";
   comparison.theirs_is_local = address.is_loopback();
-  comparison.machine = bench::read_machine();
+  comparison.machine = read_machine();
   comparison.prompt_source = prompt.source;
   comparison.prompt = prompt.text;
   comparison.max_tokens = flags.max_tokens;

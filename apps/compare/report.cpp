@@ -11,8 +11,6 @@
 namespace edgellm::compare {
 namespace {
 
-using bench::NotAvailable;
-
 Measured<double> to_double(const Measured<int64_t>& value) {
   return value.map([](int64_t v) { return static_cast<double>(v); });
 }
@@ -31,7 +29,7 @@ Measured<double> median_of(const Comparison& comparison, Sample Pair::*side, con
     }
   }
   if (values.empty()) return missing;
-  return bench::summarise(values).median;
+  return summarise(values).median;
 }
 
 using Metric = std::function<Measured<double>(const Sample&)>;
@@ -53,7 +51,7 @@ VerdictRow row_of(const Comparison& comparison, const std::string& name, const s
     if (std::isfinite(ratio)) ratios.push_back(ratio);
   }
   if (!ratios.empty()) {
-    row.ratio = bench::summarise(ratios);
+    row.ratio = summarise(ratios);
   } else if (!row.theirs) {
     row.ratio = row.theirs.missing();
   } else if (!row.ours) {
@@ -62,13 +60,13 @@ VerdictRow row_of(const Comparison& comparison, const std::string& name, const s
   return row;
 }
 
-Metric latency_metric(int64_t (*of)(const bench::LatencySummary&)) {
+Metric latency_metric(int64_t (*of)(const LatencySummary&)) {
   return [of](const Sample& sample) -> Measured<double> {
     if (sample.inter_token_ns.empty()) {
       return NotAvailable{sample.decode_tps ? "an answer of one token has no inter-token latency"
                                             : sample.decode_tps.reason()};
     }
-    return static_cast<double>(of(bench::summarise_latencies(sample.inter_token_ns)));
+    return static_cast<double>(of(summarise_latencies(sample.inter_token_ns)));
   };
 }
 
@@ -101,8 +99,8 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   std::string text;
   for (size_t r = 0; r < rows.size(); ++r) {
     for (size_t i = 0; i < rows[r].size(); ++i) {
-      const std::string blanks(widths[i] - rows[r][i].size(), ' ');
-      text += i == 0 ? "| " + rows[r][i] + blanks + " |" : " " + blanks + rows[r][i] + " |";
+      const std::string spaces(widths[i] - rows[r][i].size(), ' ');
+      text += i == 0 ? "| " + rows[r][i] + spaces + " |" : " " + spaces + rows[r][i] + " |";
     }
     text += '\n';
     if (r > 0) continue;
@@ -143,7 +141,6 @@ std::vector<VerdictRow> verdict(const Comparison& comparison) {
     return [field](const Sample& sample) { return to_double(sample.*field); };
   };
   const Metric total = [](const Sample& sample) { return static_cast<double>(sample.total_ns); };
-  using bench::LatencySummary;
   std::vector<VerdictRow> rows = {
       row_of(comparison, "decode", "tok/s", true, value(&Sample::decode_tps)),
       row_of(comparison, "text", "bytes/s", true, value(&Sample::text_bytes_per_s)),
@@ -166,19 +163,19 @@ std::vector<VerdictRow> verdict(const Comparison& comparison) {
                        .ratio = NotAvailable{"not measured"}};
   memory.ratio = memory.theirs.map([&](double theirs) {
     const double ratio = theirs / *memory.ours;
-    return bench::summarise(std::span(&ratio, 1));
+    return summarise(std::span(&ratio, 1));
   });
   rows.push_back(memory);
   return rows;
 }
 
-bench::LatencySummary pooled_latencies(const Comparison& comparison, Sample Pair::*side) {
+LatencySummary pooled_latencies(const Comparison& comparison, Sample Pair::*side) {
   std::vector<int64_t> latencies;
   for (const Pair& pair : comparison.pairs) {
     const std::vector<int64_t>& of_answer = (pair.*side).inter_token_ns;
     latencies.insert(latencies.end(), of_answer.begin(), of_answer.end());
   }
-  return bench::summarise_latencies(latencies);
+  return summarise_latencies(latencies);
 }
 
 std::vector<std::string> remarks(const Comparison& comparison) {
@@ -254,7 +251,7 @@ std::string value_text(const Measured<double>& value, const std::string& unit) {
 
 std::string ratio_text(const VerdictRow& row) {
   if (!row.ratio) return "n/a";
-  const bench::Summary& ratio = *row.ratio;
+  const Summary& ratio = *row.ratio;
   std::string text = fixed(ratio.median, 2) + "x";
   if (ratio.n > 1) text += " (" + fixed(ratio.min, 2) + " to " + fixed(ratio.max, 2) + ")";
   return text;
@@ -331,7 +328,7 @@ std::vector<std::vector<std::string>> latency_table(const Comparison& comparison
       {"inter-token latency", "n", "mean", "p50", "p90", "p95", "p99", "max"}};
   for (const auto& [name, side] : {std::pair{std::string("edgellm"), &Pair::ours},
                                    std::pair{comparison.theirs.software, &Pair::theirs}}) {
-    const bench::LatencySummary latencies = pooled_latencies(comparison, side);
+    const LatencySummary latencies = pooled_latencies(comparison, side);
     if (latencies.n == 0) {
       rows.push_back({name, "0", "n/a", "n/a", "n/a", "n/a", "n/a", "n/a"});
       continue;

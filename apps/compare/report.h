@@ -48,7 +48,7 @@ struct Comparison {
   peers::PeerInfo theirs;
   SameWeights same_weights;
   bool theirs_is_local = true;
-  bench::Machine machine;
+  Machine machine;
   std::string prompt_source;
   std::string prompt;  // without its nonce
   int max_tokens = 0;
@@ -64,12 +64,12 @@ struct VerdictRow {
   bool more_is_better = true;
   Measured<double> ours;  // median over the pairs
   Measured<double> theirs;
-  Measured<bench::Summary> ratio;  // over the pairs; of one value where there are no pairs of it
+  Measured<Summary> ratio;  // over the pairs; of one value where there are no pairs of it
 };
 std::vector<VerdictRow> verdict(const Comparison& comparison);
 
 // Times between the pieces of all measured answers of a side.
-bench::LatencySummary pooled_latencies(const Comparison& comparison, Sample Pair::*side);
+LatencySummary pooled_latencies(const Comparison& comparison, Sample Pair::*side);
 
 // What a reader has to know besides the numbers, each a sentence.
 std::vector<std::string> remarks(const Comparison& comparison);

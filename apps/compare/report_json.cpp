@@ -5,8 +5,6 @@
 namespace edgellm::compare {
 namespace {
 
-using bench::put;
-
 nlohmann::ordered_json to_json(const peers::ServerFigures& own) {
   auto json = nlohmann::ordered_json::object();
   put(json, "prompt_tokens", own.prompt_tokens);
@@ -21,7 +19,7 @@ nlohmann::ordered_json to_json(const peers::ServerFigures& own) {
   return json;
 }
 
-nlohmann::ordered_json to_json(const bench::LatencySummary& latencies) {
+nlohmann::ordered_json to_json(const LatencySummary& latencies) {
   return {{"n", latencies.n},
           {"mean", latencies.mean_ns},
           {"variance_ns2", latencies.variance_ns2},
@@ -89,7 +87,7 @@ nlohmann::ordered_json to_json(const VerdictRow& row) {
                                  {"more_is_better", row.more_is_better}};
   put(json, "ours", row.ours);
   put(json, "theirs", row.theirs);
-  put(json, "ratio", row.ratio.map([](const bench::Summary& ratio) {
+  put(json, "ratio", row.ratio.map([](const Summary& ratio) {
     return nlohmann::ordered_json{
         {"median", ratio.median}, {"min", ratio.min}, {"max", ratio.max}, {"pairs", ratio.n}};
   }));
@@ -127,7 +125,7 @@ nlohmann::ordered_json to_json(const Comparison& comparison) {
           {"pairs", pairs},
           {"theirs_warmups", warmups},
           {"build", build_json()},
-          {"machine", bench::to_json(comparison.machine)}};
+          {"machine", to_json(comparison.machine)}};
 }
 
 }  // namespace edgellm::compare

@@ -17,7 +17,7 @@ std::vector<double> latencies_in_ms(const Comparison& comparison, Sample Pair::*
 }
 
 // The first row holds the titles.
-void add_table(bench::HtmlPage& page, std::vector<std::vector<std::string>> rows) {
+void add_table(HtmlPage& page, std::vector<std::vector<std::string>> rows) {
   const std::vector<std::string> titles = rows.front();
   rows.erase(rows.begin());
   page.table(titles, rows);
@@ -27,10 +27,10 @@ void add_table(bench::HtmlPage& page, std::vector<std::vector<std::string>> rows
 
 std::string to_html(const Comparison& comparison) {
   const std::string& server = comparison.theirs.software;
-  bench::HtmlPage page("edgellm and " + server, comparison.ours.path + " against " +
-                                                    comparison.theirs.model + ", " +
-                                                    comparison.machine.date);
-  std::vector<bench::Tile> tiles;
+  HtmlPage page("edgellm and " + server, comparison.ours.path + " against " +
+                                             comparison.theirs.model + ", " +
+                                             comparison.machine.date);
+  std::vector<Tile> tiles;
   for (const VerdictRow& row : verdict(comparison)) {
     if (row.metric != "decode" && row.metric != "TTFT" && row.metric != "memory") continue;
     std::string note =
@@ -53,21 +53,21 @@ std::string to_html(const Comparison& comparison) {
 
   const std::vector<double> ours = latencies_in_ms(comparison, &Pair::ours);
   const std::vector<double> theirs = latencies_in_ms(comparison, &Pair::theirs);
-  std::vector<bench::Sample> samples;
+  std::vector<ChartSample> samples;
   if (!ours.empty()) samples.push_back({"edgellm", ours});
   if (!theirs.empty()) samples.push_back({server, theirs});
   page.heading("Inter-token latency");
   if (!samples.empty()) {
     page.figure(
-        "Inter-token latency", bench::distribution_chart(samples, "milliseconds between tokens"),
+        "Inter-token latency", distribution_chart(samples, "milliseconds between tokens"),
         "The share of inter-token latencies up to each value: further left is faster, steeper "
         "is steadier.");
   }
   add_table(page, latency_table(comparison));
-  std::vector<bench::Series> series;
+  std::vector<Series> series;
   for (const auto& [name, side] :
        {std::pair{std::string("edgellm"), &Pair::ours}, std::pair{server, &Pair::theirs}}) {
-    bench::Series one = {name, {}};
+    Series one = {name, {}};
     for (size_t i = 0; i < comparison.pairs.size(); ++i) {
       const Measured<double>& tps = (comparison.pairs[i].*side).decode_tps;
       if (tps) one.points.push_back({static_cast<double>(i + 1), *tps});
@@ -76,7 +76,7 @@ std::string to_html(const Comparison& comparison) {
   }
   if (!series.empty()) {
     page.figure("Decode speed of every pair",
-                bench::line_chart(series, {.x_label = "pair", .y_label = "tokens per second"}),
+                line_chart(series, {.x_label = "pair", .y_label = "tokens per second"}),
                 "Lines that drift together show a machine that changed, not a program.");
   }
 

@@ -13,8 +13,6 @@
 namespace edgellm::compare {
 namespace {
 
-using bench::NotAvailable;
-
 // Pieces that come faster than this one after the other were not generated one after the other.
 constexpr int64_t kBurstGapNs = 20'000;
 constexpr size_t kBurstPieces = 8;

@@ -13,8 +13,6 @@
 
 namespace edgellm::compare {
 
-using bench::Measured;
-
 // "Pieces" are what arrives together: tokens on our side, the stream's pieces of text on theirs.
 struct Sample {
   std::string text;
@@ -36,7 +34,7 @@ struct OurSide {
   const Tokenizer* tokenizer;
 };
 
-// Greedy, and on to max_tokens whatever the model would rather do. Throws Interrupted after a
+// Greedy, to max_tokens: stop tokens do not end it. Throws Interrupted after a
 // signal, Error (kPromptDoesNotFit) where prompt and answer exceed the context.
 Sample measure_ours(const OurSide& side, const peers::CompletionRequest& request);
 

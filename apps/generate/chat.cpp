@@ -69,7 +69,7 @@ class Chat {
   }
 
  private:
-  // At a terminal an error is told and the conversation goes on, in a pipe it ends the program.
+  // At a terminal an error is told and the conversation continues, in a pipe it ends the program.
   void take(const std::string& message) {
     if (!input_.is_terminal()) {
       act_on(message);
@@ -110,7 +110,7 @@ class Chat {
     }
   }
 
-  // The first word, and what stands behind the blanks after it.
+  // The first word, and what stands behind the spaces after it.
   static std::pair<std::string, std::string> split_word(const std::string& line) {
     const size_t end = std::min(line.find(' '), line.size());
     const size_t rest = std::min(line.find_first_not_of(' ', end), line.size());

@@ -67,7 +67,7 @@ class ChatInput::EditedLines : public Lines {
     el_set(editor, EL_PROMPT, prompt);
     el_set(editor, EL_GETCFN, read_character);
     el_set(editor, EL_EDITOR, "emacs");
-    // Between two lines, too, the terminal hands on what is typed as it is and does not show it: it
+    // Between two lines the terminal also hands on what is typed as it is and does not show it: it
     // appears at the next prompt. A terminal that collects lines would drop a Ctrl-D.
     el_set(editor, EL_SETTY, "-x", "-icanon", "-echo", nullptr);
     HistEvent event;

@@ -6,7 +6,7 @@
 namespace edgellm {
 namespace {
 
-std::string without_blanks_before(const std::string& text) {
+std::string without_leading_spaces(const std::string& text) {
   const size_t begin = text.find_first_not_of(" \t\r\n");
   return begin == std::string::npos ? "" : text.substr(begin);
 }
@@ -35,9 +35,9 @@ ChatText Conversation::render(std::vector<ChatMessage>& messages) const {
   };
   ChatText text = render_with_system();
   if (messages.size() < 2 || text.text.starts_with(last_text_)) return text;
-  // Some templates write the blank themselves with which this model began its answer.
+  // Some templates write the space themselves with which this model began its answer.
   ChatMessage& answer = messages[messages.size() - 2];
-  const std::string as_made = std::exchange(answer.content, without_blanks_before(answer.content));
+  const std::string as_made = std::exchange(answer.content, without_leading_spaces(answer.content));
   ChatText other = render_with_system();
   if (other.text.starts_with(last_text_)) return other;
   answer.content = as_made;

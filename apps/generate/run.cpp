@@ -87,21 +87,19 @@ struct Prompt {
   int64_t waiting_ns = 0;    // for those who write standard input
 };
 
-Prompt read_prompt_ids(const RunFlags& flags, Session& session) {
-  const ModelFile& model = session.model();
-  std::optional<ChatPrompt> chat;
-  if (flags.chat) chat.emplace(model, session.tokenizer(), flags.chat_options.parse_special);
+// `chat` is null where the prompt is no message.
+Prompt read_prompt_ids(const RunFlags& flags, Session& session, const ChatPrompt* chat) {
   const Stopwatch waiting;
   PromptText given = flags.prompt.ids_file ? PromptText{} : read_prompt(flags.prompt);
   Prompt prompt;
   prompt.waiting_ns = waiting.elapsed_ns();
-  if (chat) {
+  if (chat != nullptr) {
     require_prompt(given);
     const ChatText text = chat->render(first_messages(flags.chat_options.system, given.text));
     prompt.ids = chat->encode(text);
     prompt.text = text.text;
   } else {
-    prompt.ids = prompt_ids(flags.prompt, given, model, session.tokenizer());
+    prompt.ids = prompt_ids(flags.prompt, given, session.model(), session.tokenizer());
     prompt.text = given.text;
   }
   return prompt;
@@ -148,13 +146,15 @@ int run(const RunFlags& flags) {
   if (tokenizer == nullptr && !flags.answer.stop.empty()) {
     throw Error(ExitCode::kUsage, model.path() + " has no tokenizer, so --stop has no meaning");
   }
+  std::optional<ChatPrompt> chat;
+  if (flags.chat) chat.emplace(model, tokenizer, flags.chat_options.parse_special);
   EngineOptions options = session.engine_options();
   const SamplingOptions sampling =
       sampling_options(flags.sampling, model.tokenizer(), model.path());
   // A step whose logits are wanted computes all of them.
   if (!sampling.is_argmax() || flags.logprobs) options.full_head = true;
   const int64_t opening_ns = total.elapsed_ns();
-  const Prompt prompt = read_prompt_ids(flags, session);
+  const Prompt prompt = read_prompt_ids(flags, session, chat ? &*chat : nullptr);
   require_room(prompt.ids.size(), options.context, model.config().max_context);
   const Stopwatch preparing;
   session.start(options);

@@ -9,11 +9,10 @@
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
 #include "apps/common/timings.h"
-#include "apps/flags/flags.h"
 #include "apps/inspect/commands.h"
 #include "apps/inspect/golden.h"
-#include "apps/session/session.h"
 #include "base/error.h"
+#include "base/output_file.h"
 #include "tokenizer/tokenizer.h"
 
 namespace edgellm {
@@ -67,10 +66,10 @@ void note_assumptions(const ConvertFlags& flags, const ConvertedModel& model) {
   if (!flags.older.config.empty()) return;
   char eps[32];
   std::snprintf(eps, sizeof eps, "%g", static_cast<double>(model.config.norm_eps));
-  print_note(flags.source +
-             " does not say how its model computes; taken as BitNet-b1.58-2B-4T does: " +
-             "ReLU^2, eps " + eps + ", RoPE theta " + fixed(model.config.rope_theta, 0) +
-             "; for any other model add --config config.json");
+  print_warning(flags.source +
+                " does not say how its model computes; taken as BitNet-b1.58-2B-4T does: " +
+                "ReLU^2, eps " + eps + ", RoPE theta " + fixed(model.config.rope_theta, 0) +
+                "; for any other model add --config config.json");
 }
 
 // What a dry run found, for people.
@@ -137,9 +136,9 @@ int convert(const ConvertFlags& flags) {
              human_bytes(model.file_bytes) + ", " +
              fixed(static_cast<double>(total.elapsed_ns()) / 1e9, 1) + " s");
   if (!model.tokenizer.present) {
-    print_note(flags.source + " has no tokenizer.json, so " + flags.output +
-               " takes ids only (--ids-file)" +
-               (from_folder ? "" : "; add --tokenizer tokenizer.json for text"));
+    print_warning(flags.source + " has no tokenizer.json, so " + flags.output +
+                  " takes ids only (--ids-file)" +
+                  (from_folder ? "" : "; add --tokenizer tokenizer.json for text"));
   }
   return 0;
 }

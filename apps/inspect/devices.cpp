@@ -4,7 +4,6 @@
 
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
-#include "apps/flags/flags.h"
 #include "apps/inspect/commands.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/machine.h"

@@ -1,5 +1,4 @@
 // edgellm info: what is in a model file, without reading its weights.
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "apps/common/terminal.h"
 #include "apps/flags/flags.h"
@@ -64,12 +65,13 @@ int logits(const LogitsFlags& flags) {
   if (flags.output.empty() && flags.hidden.empty() && !flags.json) {
     throw Error(ExitCode::kUsage, "nothing to write; give -o OUT.npy, --hidden OUT.npy or --json");
   }
+  Device device = choose_device(flags.engine.device, print_note);
   std::optional<NpyFile> output;
   std::optional<NpyFile> hidden_output;
   if (!flags.output.empty()) output.emplace(flags.output);
   if (!flags.hidden.empty()) hidden_output.emplace(flags.hidden);
 
-  Session session(flags.model, flags.engine);
+  Session session(flags.model, flags.engine, std::move(device));
   const ModelFile& model = session.model();
   const ModelConfig& config = model.config();
   const PromptText prompt = flags.prompt.ids_file ? PromptText{} : read_named_text(flags.prompt);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/common/files.h"
+#include "base/output_file.h"
 
 namespace edgellm {
 

@@ -113,10 +113,11 @@ int perplexity(const PerplexityFlags& flags) {
     throw Error(ExitCode::kUsage,
                 "no text; usage: edgellm perplexity MODEL -f FILE (see edgellm perplexity --help)");
   }
+  Device device = choose_device(flags.engine.device, print_note);
   std::optional<NpyFile> output;
   if (!flags.logprobs.empty()) output.emplace(flags.logprobs);
 
-  Session session(flags.model, flags.engine);
+  Session session(flags.model, flags.engine, std::move(device));
   const ModelFile& model = session.model();
   const std::vector<Window> windows = make_windows(flags, session);
   size_t longest = 0;

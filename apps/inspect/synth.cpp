@@ -1,12 +1,10 @@
 // edgellm synth: a model of random weights, for tests and measurements.
 #include <memory>
 
-#include "apps/common/files.h"
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
 #include "apps/flags/flags.h"
 #include "apps/inspect/commands.h"
-#include "apps/session/session.h"
 #include "base/text.h"
 #include "model/convert.h"
 

@@ -38,7 +38,7 @@ Check contents_check(const ModelFile& model) {
           std::to_string(model.sections().size()) + " sections: hashes, padding, codes, scales"};
 }
 
-// Text that most tokenizers give back unchanged: scripts, runs of blanks, line ends, digits,
+// Text that most tokenizers give back unchanged: scripts, runs of spaces, line ends, digits,
 // characters of one to four bytes. All in NFC, as some models normalise to it.
 constexpr std::string_view kRoundTripTexts[] = {
     "Once upon a time, there was a king.",

@@ -13,7 +13,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/machine.h"
 
-namespace edgellm::bench {
+namespace edgellm {
 namespace {
 
 // What stands behind `key` and the separator on a line of the file; empty where there is none.
@@ -137,4 +137,4 @@ bool reset_peak_resident() {
   return file.good();
 }
 
-}  // namespace edgellm::bench
+}  // namespace edgellm

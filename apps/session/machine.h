@@ -7,7 +7,7 @@
 
 #include "apps/common/measured.h"
 
-namespace edgellm::bench {
+namespace edgellm {
 
 struct Machine {
   std::string cpu;  // model name
@@ -16,7 +16,7 @@ struct Machine {
   Measured<uint64_t> last_level_cache_bytes;  // of the largest cache that core 0 reads through
   Measured<uint64_t> memory_bytes;
   Measured<std::string> frequency_governor;  // of core 0
-  Measured<double> load_average;             // of the last minute: of other work, too
+  Measured<double> load_average;             // of the last minute, other work included
   std::string os;                            // "Debian GNU/Linux 12 (bookworm)"
   std::string kernel;                        // "Linux 6.1.0-18-amd64 x86_64"
   std::string date;                          // UTC, ISO 8601, when this was read
@@ -42,4 +42,4 @@ ProcessUsage process_usage();
 // Lets peak_resident_bytes begin anew. False where the system does not allow it.
 bool reset_peak_resident();
 
-}  // namespace edgellm::bench
+}  // namespace edgellm

@@ -21,7 +21,7 @@ std::string variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-// Whatever is there and is no folder: what it is worth is for the reader to say.
+// Anything but a folder: the reader says what it is worth.
 bool is_file(const std::string& path) {
   std::error_code ignored;
   return fs::exists(path, ignored) && !fs::is_directory(path, ignored);

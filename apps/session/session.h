@@ -29,7 +29,7 @@ struct SessionOptions {
   std::string kv_type = "f16";  // or "f32"
   int prefill_chunk = 0;        // rows of a pass; 0: the back end's default
   bool no_graph = false;
-  bool full_head = false;  // greedy steps, too, compute every logit
+  bool full_head = false;  // greedy steps also compute every logit
   bool no_verify = false;  // the file's hashes are not checked
 };
 
@@ -70,10 +70,8 @@ class Session {
   Session(std::shared_ptr<const ModelFile> model, SessionOptions options, Device device,
           Messages messages = messages_to_stderr());
 
-  const SessionOptions& options() const { return options_; }
   const ModelFile& model() const { return *model_; }
   const ModelConfig& config() const { return model_->config(); }
-  const Device& device() const { return device_; }
 
   // Loaded at the first call. Null where the file holds none.
   const Tokenizer* tokenizer();
@@ -90,7 +88,6 @@ class Session {
 
   // check_contents(), then loads the weights.
   Backend& start(const EngineOptions& options);
-  Backend& start() { return start(engine_options()); }
 
   Backend& backend() const { return *backend_; }
 

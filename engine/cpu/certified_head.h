@@ -13,7 +13,7 @@ class LazyCertifiedHead {
  public:
   // Rows of greedy steps that the full head serves before the certified head is built. Building,
   // most of which is the system's clearing of fresh memory, takes as long as about 20 certified
-  // steps save (docs/performance.md). So a run of a few tokens loses nothing, and a run of any
+  // steps save (docs/numerics.md). So a run of a few tokens loses nothing, and a run of any
   // other length loses little against the better choice for its length.
   static constexpr int kRowsBefore = 16;
 

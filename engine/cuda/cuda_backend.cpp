@@ -106,7 +106,7 @@ class CudaBackend final : public Backend {
         step_graphs_(options, [this](size_t rows, size_t n_banned) { run_step(rows, n_banned); }) {
     device_.upload(model, options, stream_, progress);
     log_backend(*this);
-    log_plans(model, options.kv_type, device_.workspace, {1, cuda::kMaxInlineRows});
+    log_plans(model, options, device_.workspace, has_certified_head());
   }
 
   void set_blocks(int sequence, std::span<const int32_t> blocks) override {

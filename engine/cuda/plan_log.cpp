@@ -7,37 +7,79 @@
 #include "kernels/cuda/plan/text.h"
 
 namespace edgellm {
+namespace {
 
-void log_plans(const ModelFile& model, KvType kv_type, const cuda::Workspace& workspace,
-               std::initializer_list<int> numbers_of_rows) {
-  if (!log_enabled(LogLevel::kDebug)) return;
-  const ModelConfig& config = model.config();
-  const cuda::DeviceTraits device = cuda::device_traits();
-  for (const int rows : numbers_of_rows) {
-    const auto line = [&](const char* op, const std::string& plan) {
-      log(LogLevel::kDebug, "kernels of " + std::to_string(rows) + " rows, " + op + ": " + plan);
-    };
-    const auto product = [&](const char* op, int cols, int pairs, bool has_gain) {
-      line(op, text_of(cuda::pick_linear({rows, cols, pairs, has_gain, true}, device)));
-    };
-    product("qkv", config.dim, (config.q_dim() + 2 * config.kv_dim()) / 2, true);
+class PlanLog {
+ public:
+  PlanLog(const ModelFile& model, const EngineOptions& options, const cuda::Workspace& workspace,
+          bool has_certified_head)
+      : config_(model.config()),
+        head_type_(view(model.weights().head).type),
+        kv_type_(options.kv_type),
+        workspace_(workspace),
+        has_certified_head_(has_certified_head) {}
+
+  // A step with a row of each of `rows` sequences.
+  void step(int rows) {
+    pass_ = "kernels of a step of " + std::to_string(rows) + ", ";
+    layer(rows, rows);
+    const cuda::HeadSize head{rows, config_.vocab, config_.dim, head_type_};
+    if (has_certified_head_) line("certified head", text_of(cuda::pick_certified(head, device_)));
+    line("head", text_of(cuda::pick_logits(head, device_)));
+  }
+
+  // `rows` rows of one sequence's prompt.
+  void prefill(int rows) {
+    pass_ = "kernels of " + std::to_string(rows) + " rows of a prompt, ";
+    layer(rows, rows == 1 ? 1 : 0);
+  }
+
+ private:
+  void layer(int rows, int decode_rows) {
+    product("qkv", rows, config_.dim, (config_.q_dim() + 2 * config_.kv_dim()) / 2, true);
     cuda::AttentionSize attention;
     attention.rows = rows;
-    attention.decode_rows = rows;
-    attention.heads = config.heads;
-    attention.kv_heads = config.kv_heads;
-    attention.head_dim = config.head_dim;
-    attention.type = kv_type;
-    attention.cache_chunks = workspace.max_chunks;
-    attention.states_rows = workspace.attention_rows;
-    attention.states_chunks = workspace.max_chunks;
-    line("attention", text_of(cuda::pick_attention(attention, device)));
-    product("attn_out", config.q_dim(), config.dim / 2, config.attn_sub_norm);
-    product("ffn_up", config.dim, config.ffn, true);
-    product("ffn_down", config.ffn, config.dim / 2, config.ffn_sub_norm);
-    const cuda::HeadSize head{rows, config.vocab, config.dim, view(model.weights().head).type};
-    line("head", text_of(cuda::pick_logits(head, device)));
+    attention.decode_rows = decode_rows;
+    attention.heads = config_.heads;
+    attention.kv_heads = config_.kv_heads;
+    attention.head_dim = config_.head_dim;
+    attention.type = kv_type_;
+    attention.cache_chunks = workspace_.max_chunks;
+    attention.states_rows = workspace_.attention_rows;
+    attention.states_chunks = workspace_.max_chunks;
+    line("attention", text_of(cuda::pick_attention(attention, device_)));
+    const int row_pairs = cuda::divide_up(config_.dim, 2);
+    product("attn_out", rows, config_.q_dim(), row_pairs, config_.attn_sub_norm);
+    product("ffn_up", rows, config_.dim, config_.ffn, true);
+    product("ffn_down", rows, config_.ffn, row_pairs, config_.ffn_sub_norm);
   }
+
+  void product(const char* op, int rows, int cols, int pairs, bool has_gain) {
+    line(op, text_of(cuda::pick_linear({rows, cols, pairs, has_gain, true}, device_)));
+  }
+
+  void line(const char* op, const std::string& plan) {
+    log(LogLevel::kDebug, pass_ + op + ": " + plan);
+  }
+
+  const ModelConfig& config_;
+  DenseType head_type_;
+  KvType kv_type_;
+  const cuda::Workspace& workspace_;
+  bool has_certified_head_;
+  cuda::DeviceTraits device_ = cuda::device_traits();
+  std::string pass_;
+};
+
+}  // namespace
+
+void log_plans(const ModelFile& model, const EngineOptions& options,
+               const cuda::Workspace& workspace, bool has_certified_head) {
+  if (!log_enabled(LogLevel::kDebug)) return;
+  PlanLog plans(model, options, workspace, has_certified_head);
+  plans.step(1);
+  if (options.sequences > 1) plans.step(options.sequences);
+  plans.prefill(options.max_rows);
 }
 
 }  // namespace edgellm

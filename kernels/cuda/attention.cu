@@ -49,7 +49,7 @@ void attention_batch(const AttentionArgs& args, cudaStream_t stream) {
   launch_attention(pick_batch_attention(size_of(args, {}), current_device()), args, stream);
 }
 
-void attention_rows(const AttentionArgs& args, cudaStream_t stream) {
+void attention_prefill(const AttentionArgs& args, cudaStream_t stream) {
   launch_attention(pick_prefill_attention(size_of(args, {}), current_device()), args, stream);
 }
 

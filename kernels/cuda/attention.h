@@ -9,6 +9,6 @@ namespace edgellm::cuda {
 // Rows that are each alone in their sequence (attention_batch.cu).
 void attention_batch(const AttentionArgs& args, cudaStream_t stream);
 // Any rows (attention_prefill.cu).
-void attention_rows(const AttentionArgs& args, cudaStream_t stream);
+void attention_prefill(const AttentionArgs& args, cudaStream_t stream);
 
 }  // namespace edgellm::cuda

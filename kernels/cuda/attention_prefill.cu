@@ -516,11 +516,15 @@ template <class Element, size_t... I>
 void launch_element(const PrefillPlan& plan, const AttentionArgs& args, cudaStream_t stream,
                     std::index_sequence<I...>) {
   const auto launch_if = [&](bool is_instance, auto kernel) {
-    if (!is_instance) return;
-    launch(kernel, plan.launch, stream, args, plan.tile_rows, plan.tile_heads, plan.multiprocessors,
-           attention_scale(args.kv.head_dim));
+    if (is_instance) {
+      launch(kernel, plan.launch, stream, args, plan.tile_rows, plan.tile_heads,
+             plan.multiprocessors, attention_scale(args.kv.head_dim));
+    }
+    return is_instance;
   };
-  (launch_if(plan.instance == static_cast<int>(I), prefill_kernel<PrefillShape<I>, Element>), ...);
+  require_instance(
+      (launch_if(plan.instance == static_cast<int>(I), prefill_kernel<PrefillShape<I>, Element>) ||
+       ...));
 }
 
 }  // namespace

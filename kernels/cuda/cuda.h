@@ -67,7 +67,10 @@ struct Workspace {
   int32_t* rescored = nullptr;    // [rows], zero between launches
 };
 
-inline size_t quantised_row_bytes(int cols) { return (static_cast<size_t>(cols) + 63) / 64 * 64; }
+// Whole 16-byte loads of weights.
+EDGELLM_HOST_DEVICE inline size_t quantised_row_bytes(int cols) {
+  return static_cast<size_t>((cols + 63) / 64 * 64);
+}
 
 // What the certified head did for a row of decode steps.
 struct RescoredTotals {
@@ -96,13 +99,13 @@ inline int32_t mailbox_fault(int32_t value) { return value < -1 ? -1 - value : 0
 // into the mailbox. Nothing here needs the host, so a captured step can be replayed as it is.
 struct MailboxArgs {
   const int32_t* argmax = nullptr;  // [rows], -1 where every id was banned
-  const uint32_t* n_used =
-      nullptr;                   // rows that count; the others pad the pass and stay as they are
-  int32_t* ids = nullptr;        // [rows] out: argmax, 0 for -1 (such a row ends there)
-  int32_t* positions = nullptr;  // [rows] in and out: one more
-  int32_t* fault = nullptr;      // in: of this step; out: 0
-  uint32_t* step = nullptr;      // in: number of this step; out: one more
-  uint64_t* mailbox = nullptr;   // [kMailboxSteps, mailbox_rows] out, memory of the host
+  // Rows that count; the others pad the pass and stay as they are.
+  const uint32_t* n_used = nullptr;
+  int32_t* ids = nullptr;             // [rows] out: argmax, 0 for -1 (such a row ends there)
+  int32_t* positions = nullptr;       // [rows] in and out: one more
+  int32_t* fault = nullptr;           // in: of this step; out: 0
+  uint32_t* step = nullptr;           // in: number of this step; out: one more
+  uint64_t* mailbox = nullptr;        // [kMailboxSteps, mailbox_rows] out, memory of the host
   const int32_t* rescored = nullptr;  // [rows] by the certified head; null: the full head ran
   RescoredTotals* totals = nullptr;   // [rows] in and out: this step added
   int rows = 0;
@@ -112,7 +115,7 @@ struct MailboxArgs {
 // Throws Error (kDevice) where this program holds no code for the current GPU.
 void require_code();
 
-// What the choice of kernels (plan/) depends on, of the current GPU.
+// What the choice of kernels (plan/) depends on, of the first GPU that this process used.
 DeviceTraits device_traits();
 
 void embed(const EmbedArgs& args, cudaStream_t stream);

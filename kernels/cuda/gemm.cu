@@ -24,19 +24,16 @@ namespace {
 constexpr int kRowThreads = kQuantiseThreads;
 static_assert(kRowThreads == kPartials / 4);
 
-// Columns of a quantised row, rounded up to whole 16-byte loads of weights.
-__host__ __device__ inline int padded_columns(int cols) { return (cols + 63) / 64 * 64; }
-
 // Quantised tokens. Column c of a token is byte c of its row.
 struct QuantisedRows {
-  int8_t* codes;  // [tokens, padded_columns(cols)]
+  int8_t* codes;  // [tokens, quantised_row_bytes(cols)]
   float* s;       // [tokens]
   float* r;       // [tokens]
   int32_t* sum;   // [tokens]
 };
 
-// One code, a number. quantise() packs four with fewer instructions, and yet rows of many loads
-// took up to 6 % longer with it here (docs/gpu.md).
+// One code, a number, without a clamp as in quantise(), which packs four. That one takes longer
+// here, in spite of fewer instructions (docs/ladder.md, "Tiles").
 __device__ inline int code_of(float z, float s) {
   return static_cast<int>(__float_as_uint(z * s + 12582912.0f)) - 0x4b400000;
 }
@@ -95,7 +92,7 @@ __device__ void quantise_row(const Input& in, const QuantisedRows& out, int row)
   if constexpr (kNorm) r = rms_factor(fold_partials(partial), n, in.eps);
   const RowFactors factors = row_factors(largest, kNorm);
 
-  const int padded = padded_columns(n);
+  const int padded = static_cast<int>(quantised_row_bytes(n));
   int8_t* codes = out.codes + static_cast<size_t>(row) * static_cast<size_t>(padded);
   int sum = 0;
   const auto write = [&](int i, float4 z) {
@@ -358,17 +355,18 @@ void launch_quantise(const GemmPlan& plan, const Input& in, const QuantisedRows&
                      cudaStream_t stream, std::index_sequence<I...>) {
   const auto launch_if = [&](bool is_instance, auto kernel) {
     if (is_instance) launch(kernel, plan.quantise, stream, in, out);
+    return is_instance;
   };
   const bool norm = in.gain != nullptr;
-  ((launch_if(plan.kept == kKeptLoads[I] && plan.by_fours && norm,
-              quantise_kernel<true, true, kKeptLoads[I]>),
-    launch_if(plan.kept == kKeptLoads[I] && plan.by_fours && !norm,
-              quantise_kernel<true, false, kKeptLoads[I]>),
-    launch_if(plan.kept == kKeptLoads[I] && !plan.by_fours && norm,
-              quantise_kernel<false, true, kKeptLoads[I]>),
-    launch_if(plan.kept == kKeptLoads[I] && !plan.by_fours && !norm,
-              quantise_kernel<false, false, kKeptLoads[I]>)),
-   ...);
+  require_instance(((launch_if(plan.kept == kKeptLoads[I] && plan.by_fours && norm,
+                               quantise_kernel<true, true, kKeptLoads[I]>) ||
+                     launch_if(plan.kept == kKeptLoads[I] && plan.by_fours && !norm,
+                               quantise_kernel<true, false, kKeptLoads[I]>) ||
+                     launch_if(plan.kept == kKeptLoads[I] && !plan.by_fours && norm,
+                               quantise_kernel<false, true, kKeptLoads[I]>) ||
+                     launch_if(plan.kept == kKeptLoads[I] && !plan.by_fours && !norm,
+                               quantise_kernel<false, false, kKeptLoads[I]>)) ||
+                    ...));
 }
 
 template <class Op, size_t... I>
@@ -376,8 +374,10 @@ void launch_gemm(const GemmPlan& plan, const Op& op, const QuantisedRows& rows, 
                  cudaStream_t stream, std::index_sequence<I...>) {
   const auto launch_if = [&](bool is_instance, auto kernel) {
     if (is_instance) launch(kernel, plan.launch, stream, op, rows, tokens);
+    return is_instance;
   };
-  (launch_if(plan.tile == static_cast<GemmTile>(I), gemm_kernel<GemmTiling<I>, Op>), ...);
+  require_instance(
+      (launch_if(plan.tile == static_cast<GemmTile>(I), gemm_kernel<GemmTiling<I>, Op>) || ...));
 }
 
 }  // namespace

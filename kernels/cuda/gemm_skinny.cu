@@ -295,8 +295,11 @@ void launch_skinny(const SkinnyPlan& plan, const Input& in, const Op& op, int to
   static_assert(SkinnyTile<kRowTiles>::kThreads == kBlockThreads);
   const auto launch_if = [&](bool is_instance, auto kernel) {
     if (is_instance) launch_clusters(kernel, plan.launch, stream, in, op, tokens);
+    return is_instance;
   };
-  (launch_if(plan.quads == kSkinnyQuads[I], skinny_kernel<Op, kRowTiles, kSkinnyQuads[I]>), ...);
+  require_instance(
+      (launch_if(plan.quads == kSkinnyQuads[I], skinny_kernel<Op, kRowTiles, kSkinnyQuads[I]>) ||
+       ...));
 }
 
 }  // namespace

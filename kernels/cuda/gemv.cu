@@ -455,11 +455,12 @@ void launch_short(const ShortGemvPlan& plan, const Input& in, const Op& op, cuda
                   std::index_sequence<I...>) {
   const auto launch_if = [&](bool is_instance, auto kernel) {
     if (is_instance) launch(kernel, plan.launch, stream, in, op, plan.warps);
+    return is_instance;
   };
-  (launch_if(
-       plan.instance == static_cast<int>(I),
-       short_gemv_kernel<Op, kShortGemvs[I].steps, kShortGemvs[I].pairs, kShortGemvs[I].quads>),
-   ...);
+  require_instance((launch_if(plan.instance == static_cast<int>(I),
+                              short_gemv_kernel<Op, kShortGemvs[I].steps, kShortGemvs[I].pairs,
+                                                kShortGemvs[I].quads>) ||
+                    ...));
 }
 
 }  // namespace

@@ -66,7 +66,8 @@ constexpr int kKept = 12;
 
 // The canonical norm of a row before the head, by one block: writes it, and leaves its first
 // columns in `kept`. Returns the largest magnitude, infinite where a value is not finite.
-__device__ __forceinline__ float norm_row(const HeadArgs& args, int row, float (&kept)[kKept]) {
+__device__ __forceinline__ float norm_and_keep(const HeadArgs& args, int row,
+                                               float (&kept)[kKept]) {
   __shared__ float partials[kPartials];
   __shared__ float warp_max[kWarps];
   const int t = static_cast<int>(threadIdx.x);
@@ -171,7 +172,7 @@ template <bool kDigits>
 __global__ void __launch_bounds__(kThreads) steps_kernel(HeadArgs args, Workspace workspace) {
   const int row = static_cast<int>(blockIdx.x);
   float kept[kKept];
-  const float amax = norm_row(args, row, kept);
+  const float amax = norm_and_keep(args, row, kept);
   write_steps<kDigits>(args, workspace, row, kept, amax);
 }
 
@@ -488,8 +489,10 @@ void launch_groups(const BoundsPlan& plan, const CertifiedHeadArgs& args,
                    const Workspace& workspace, cudaStream_t stream, std::index_sequence<I...>) {
   const auto launch_if = [&](bool is_instance, auto kernel) {
     if (is_instance) launch(kernel, plan.launch, stream, args, workspace);
+    return is_instance;
   };
-  (launch_if(plan.group == kBoundGroups[I], bounds_kernel<kBoundGroups[I], kTokens>), ...);
+  require_instance(
+      (launch_if(plan.group == kBoundGroups[I], bounds_kernel<kBoundGroups[I], kTokens>) || ...));
 }
 
 template <int kScans>

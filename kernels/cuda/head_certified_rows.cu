@@ -276,8 +276,10 @@ void launch_tiles(const DigitBoundsPlan& plan, const CertifiedHeadArgs& args,
                   const Workspace& workspace, cudaStream_t stream, std::index_sequence<I...>) {
   const auto launch_if = [&](bool is_instance, auto kernel) {
     if (is_instance) launch(kernel, plan.launch, stream, args, workspace, plan.token_tiles);
+    return is_instance;
   };
-  (launch_if(plan.tile == static_cast<DigitTile>(I), row_bounds_kernel<HeadTiling<I>>), ...);
+  require_instance(
+      (launch_if(plan.tile == static_cast<DigitTile>(I), row_bounds_kernel<HeadTiling<I>>) || ...));
 }
 
 }  // namespace

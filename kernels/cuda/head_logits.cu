@@ -49,12 +49,12 @@ constexpr int kWarpRows = kLogitRows;
 
 // Pairs of columns of a row that a lane loads at once: the partial sums 2 l, 2 l + 1, and those 64,
 // 128, 192 further on.
-constexpr int kPairs = 4;
+constexpr int kColumnPairs = 4;
 
 // Four neighbouring 16-bit rows with an even number of columns, 256 columns of them at a time.
 template <DenseType kType>
 struct LogitTile {
-  uint32_t pairs[kWarpRows][kPairs];
+  uint32_t pairs[kWarpRows][kColumnPairs];
 
   // Columns first .. first + 255 of rows v .. v + 3.
   __device__ void load(const DenseMatrix& w, int v, int first, int lane) {
@@ -64,7 +64,7 @@ struct LogitTile {
       const uint32_t* from = static_cast<const uint32_t*>(w.data) +
                              static_cast<size_t>(v + r) * static_cast<size_t>(half);
 #pragma unroll
-      for (int k = 0; k < kPairs; ++k) {
+      for (int k = 0; k < kColumnPairs; ++k) {
         const int pair = first / 2 + 32 * k + lane;
         pairs[r][k] = pair < half && v + r < w.rows ? __ldg(from + pair) : 0u;
       }
@@ -73,9 +73,9 @@ struct LogitTile {
 
   // `y`: [columns / 2 rounded up to a multiple of 128] pairs, filled with zeros.
   __device__ void add(const float2* y, int first, int lane,
-                      float2 (&partial)[kWarpRows][kPairs]) const {
+                      float2 (&partial)[kWarpRows][kColumnPairs]) const {
 #pragma unroll
-    for (int k = 0; k < kPairs; ++k) {
+    for (int k = 0; k < kColumnPairs; ++k) {
       const float2 activation = y[first / 2 + 32 * k + lane];
 #pragma unroll
       for (int r = 0; r < kWarpRows; ++r) {
@@ -88,7 +88,7 @@ struct LogitTile {
 
   // The row whose logit fold() leaves in a lane.
   __device__ static int row_of(int lane) { return lane / (32 / kWarpRows); }
-  __device__ static float fold(const float2 (&partial)[kWarpRows][kPairs], int lane) {
+  __device__ static float fold(const float2 (&partial)[kWarpRows][kColumnPairs], int lane) {
     // Widths 128 and 64 within the lane.
     float values[2 * kWarpRows];
 #pragma unroll
@@ -185,7 +185,7 @@ __device__ __forceinline__ uint64_t write_logits(const HeadArgs& args, const Log
   uint64_t best = 0;
   for (; v < args.w.rows; v += stride) {
     if constexpr (kTiled) {
-      float2 partial[kWarpRows][kPairs] = {};
+      float2 partial[kWarpRows][kColumnPairs] = {};
       for (int first = 0; first < dim; first += kPartials) {
         tile.add(reinterpret_cast<const float2*>(y), first, lane, partial);
         // The next part, of these rows or the next ones, loads during the rest of the work.

@@ -6,8 +6,8 @@
 // feed-forward unit, or any two rows of a projection. An op numbers its pairs from 0:
 //   pairs()                  the number of pairs
 //   rows(pair)               the two weight rows and their multipliers
-//   locate(token, pair)      the target of the results; may run before the previous kernel has
-//   ended prefetch(target)         after that: reads what the results are combined with
+//   locate(token, pair)      the target of the results; may run before the previous kernel ends
+//   prefetch(target)         after that: reads what the results are combined with
 //   store(target, a, b)      stores the results of the two rows, scaled
 //   redirect(target, memory) the same target in `memory` [kRedirectFloats], for a warm-up
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace edgellm::cuda {
 
-constexpr int kRedirectFloats = 2;  // floats
+constexpr int kRedirectFloats = 2;
 
 // A TernaryMatrix, shorter: kernels start with cold caches, their arguments included.
 struct WeightMatrix {

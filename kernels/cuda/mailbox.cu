@@ -1,5 +1,5 @@
 // post_step, the last kernel of a decode step; and what the kernels were compiled for.
-#include "kernels/cuda/device/common.cuh"
+#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/launch.cuh"
 
 namespace edgellm::cuda {

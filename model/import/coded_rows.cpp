@@ -6,7 +6,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "model/float_bits.h"
 #include "model/import/tensor_values.h"
 

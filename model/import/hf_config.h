@@ -35,7 +35,7 @@ HfConfig read_hf_config(const std::string& path, const std::vector<std::string>&
                         WeightsKnown weights = WeightsKnown::kFromConfig);
 
 // The frequencies of RoPE with scaling applied, [head_dim / 2], with the same float32 values as
-// transformers' (docs/numerics.md section 2).
+// transformers'.
 std::vector<float> rope_inv_freq(const ModelConfig& config);
 
 }  // namespace edgellm::model_io

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/error.h"
 #include "base/files.h"
 #include "model/import/older_file.h"
 #include "model/import/older_tensors.h"

@@ -96,10 +96,10 @@ TEST_CASE("places that cannot be written, in the words they were given") {
         "cannot write " + folder.path().string() + ": it is a folder; name a file in it");
   try {
     OutputFile file(folder / "none/out", Temporary::kUnique,
-                    {"out: cannot be made", "out: cannot be named", ExitCode::kUsage});
+                    {"out: cannot be made", "out: cannot be named"});
     FAIL("nothing was thrown");
   } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kUsage);
+    CHECK(error.code() == ExitCode::kRuntime);
     CHECK(std::string(error.what()) == "out: cannot be made: No such file or directory");
   }
   OutputFile file(folder / "out", Temporary::kUnique, {"cannot be made", "cannot be named"});

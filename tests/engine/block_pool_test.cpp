@@ -177,15 +177,23 @@ TEST_CASE(
 std::vector<std::string> logged;
 
 TEST_CASE("an eviction is logged with the number of its blocks, and what needs none is not") {
-  logged.clear();
-  set_log_sink([](LogLevel, std::string_view message) { logged.emplace_back(message); });
-  set_log_level(LogLevel::kTrace);
+  struct Log {
+    Log() {
+      logged.clear();
+      set_log_sink([](LogLevel, std::string_view message) { logged.emplace_back(message); });
+      set_log_level(LogLevel::kTrace);
+    }
+    ~Log() {
+      set_log_sink(nullptr);
+      set_log_level(LogLevel::kInfo);
+    }
+  };
+  const Log log;
   BlockPool pool(5);
   pool.free(compute(pool, joined(ids_from(0, 2 * kSize), {1})));
   const auto two = pool.allocate(ids_from(5000, 1), 2 * kSize);
   CHECK(logged.empty());
   const auto other_two = pool.allocate(ids_from(6000, 1), 2 * kSize);
-  set_log_level(LogLevel::kOff);
   REQUIRE((two && other_two));
   REQUIRE(logged.size() == 1);
   CHECK(logged[0] == "KV blocks: evicting 1; 2 of 5 are used, 2 cached");

@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
   std::vector<std::string> arguments;
   while (!input.at_end()) arguments.emplace_back(input.text());
-  // A complaint may quote an argument of several lines: main writes it as one (print_note).
+  // A complaint may quote an argument of several lines: main writes it as one (print_error).
   std::string complaint = "none";
   try {
     program.parse(arguments);

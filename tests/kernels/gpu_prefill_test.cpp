@@ -214,7 +214,7 @@ void check_many_rows(Random& random, const HeadShape& shape, KvType type, int di
       },
       [](const QkvArgs& qkv, const AttentionArgs& attention, const cuda::Workspace& workspace) {
         cuda::qkv_rows(qkv, workspace, nullptr);
-        cuda::attention_rows(attention, nullptr);
+        cuda::attention_prefill(attention, nullptr);
       });
 }
 

@@ -15,7 +15,7 @@ namespace {
 constexpr ExitCode kModelFile = ExitCode::kModelFile;
 constexpr ExitCode kUnsupported = ExitCode::kUnsupported;
 
-// -1, 0, +1 of packed rows, by the definition in numerics.md section 1.
+// -1, 0, +1 of packed rows, by the definition in docs/format.md.
 std::vector<int> unpack(const Tensor& tensor) {
   const int64_t quarter = tensor.shape[0];
   const int64_t cols = tensor.shape[1];

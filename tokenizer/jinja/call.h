@@ -10,8 +10,8 @@
 
 namespace edgellm::jinja {
 
-// The arguments of one call, taken one after the other by place or by name. Whoever has taken all
-// that it knows calls done(), which refuses the rest.
+// The arguments of one call, taken one after the other by place or by name. A function that has
+// taken all that it knows calls done(), which refuses the rest.
 class Call {
  public:
   // `first` is the place of the first argument to take.
@@ -20,7 +20,7 @@ class Call {
   const Value* optional(std::string_view parameter);  // null where it is not given
   const Value& needed(std::string_view parameter);
   const Text& text(std::string_view parameter);
-  const Text* text_or_none(std::string_view parameter);  // null for None, too
+  const Text* text_or_none(std::string_view parameter);  // null also for None
   int64_t integer_or(std::string_view parameter, int64_t otherwise);
   bool flag_or(std::string_view parameter, bool otherwise);
   size_t limit(std::string_view parameter);  // a number of times; below 0 is without a limit

@@ -363,7 +363,7 @@ Value filter_tojson(Call& call, const Value& value) {
     width = indent->integer();
   }
   if (ascii) call.self.fail("tojson: ensure_ascii=true is not supported");
-  // With an indent each line may begin with as many blanks as values are nested.
+  // With an indent each line may begin with as many spaces as values are nested.
   const auto n_lines_factor =
       static_cast<size_t>(2 + std::max<int64_t>(width, 0) * depth_of(value) / 16);
   const size_t weight = weight_of(value);

@@ -1,5 +1,5 @@
 // Cuts a chat template into text and the tokens of its tags, with Jinja's rules for white space as
-// transformers sets them: trim_blocks (no newline behind a block tag) and lstrip_blocks (no blanks
+// transformers sets them: trim_blocks (no newline behind a block tag) and lstrip_blocks (no spaces
 // before a block tag that begins its line).
 #pragma once
 
@@ -38,7 +38,7 @@ struct Token {
 std::vector<Token> tokenize_template(std::string_view source, const std::string& where);
 
 // Throws the Error for a fault in a line: "WHERE, line 3: WHAT". `what` may hold text of the
-// template or of a message: control characters become blanks, and a long one is cut.
+// template or of a message: control characters become spaces, and a long one is cut.
 [[noreturn]] void fail(ExitCode code, const std::string& where, int line, const std::string& what);
 // The same for what is no template, or goes wrong while it runs (kModelFile).
 [[noreturn]] void fail_broken(const std::string& where, int line, const std::string& what);

@@ -52,7 +52,7 @@ bool is_python_space(char32_t c);  // str.isspace()
 enum class Side { kBoth, kLeft, kRight };
 Text strip(const Text& text, Side side, const std::string* characters = nullptr);
 
-// By single characters, but for "ß": Python knows a hundred more that become several.
+// By single characters, except for "ß": Python knows a hundred more that become several.
 enum class Case {
   kUpper,
   kLower,

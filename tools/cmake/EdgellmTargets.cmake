@@ -32,7 +32,7 @@ if(EDGELLM_FUZZ)
 endif()
 
 # A precompiled header serves only code that is compiled alike. So programs are made of
-# position-independent code, too, as the libraries are.
+# position-independent code, as the libraries are.
 set(CMAKE_CXX_COMPILE_OPTIONS_PIE ${CMAKE_CXX_COMPILE_OPTIONS_PIC})
 
 # Front ends wait for files, terminals and GPUs: the least optimisation halves the time to compile

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Tokens to master weights: quantisation-aware training of the demo model on one GPU.
 
-The learning rate follows the share of the run that is done, and the run is measured in seconds by default: whatever
-the GPU, it ends on time with a rate of zero. Give --steps instead to see as many tokens as the shipped model did.
+The learning rate follows the share of the run that is done, and the run is measured in seconds by default: on
+any GPU it ends on time with a rate of zero. Give --steps instead to see as many tokens as the shipped model did.
 """
 import argparse
 import json

@@ -10,15 +10,15 @@
 namespace edgellm::peers {
 
 template <class T>
-bench::Measured<T> measured(const std::optional<T>& value, const std::string& reason) {
-  if (!value) return bench::NotAvailable{reason};
+Measured<T> measured(const std::optional<T>& value, const std::string& reason) {
+  if (!value) return NotAvailable{reason};
   return *value;
 }
 
-inline bench::Measured<uint64_t> measured_bytes(const nlohmann::json& object, std::string_view path,
-                                                const std::string& reason) {
+inline Measured<uint64_t> measured_bytes(const nlohmann::json& object, std::string_view path,
+                                         const std::string& reason) {
   const std::optional<int64_t> value = count_of(object, path);
-  if (!value) return bench::NotAvailable{reason};
+  if (!value) return NotAvailable{reason};
   return static_cast<uint64_t>(*value);
 }
 

@@ -12,8 +12,6 @@
 namespace edgellm::peers {
 namespace {
 
-using bench::NotAvailable;
-
 // Longer than any pause between two answers, so that no run pays for loading.
 constexpr const char* kKeepAlive = "10m";
 

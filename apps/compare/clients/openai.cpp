@@ -13,8 +13,6 @@
 namespace edgellm::peers {
 namespace {
 
-using bench::NotAvailable;
-
 enum class Software { kLlamaServer, kVllm, kOther };
 
 // By what /v1/models says of its models.

@@ -12,8 +12,6 @@
 
 namespace edgellm::peers {
 
-using bench::Measured;
-
 struct CompletionRequest {
   std::string prompt;
   int max_tokens = 0;

@@ -78,6 +78,12 @@ inline DeviceTraits current_device() {
 
 // ---- On the host: launches -------------------------------------------------------------------
 
+// Launches the instance that a plan names: `launch_if` of each of a kernel's instances returns
+// whether it was that one.
+inline void require_instance(bool was_launched) {
+  require(was_launched, "a plan names an instance that the kernel does not have");
+}
+
 enum class Start {
   kEarly,          // may begin while the kernel before it runs; calls wait_for_previous()
   kAfterPrevious,  // begins when everything before it in the stream has ended

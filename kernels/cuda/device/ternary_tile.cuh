@@ -15,7 +15,6 @@ struct TernaryTiling {
   static constexpr int kRowTiles = kRowTiles_;
   static constexpr int kTokenTiles = kTokenTiles_;
   static constexpr int kWarpsM = kWarpsM_;
-  static constexpr int kWarpsN = kWarpsN_;
   static constexpr int kWarpsK = kWarpsK_;
   static constexpr int kSteps = kSteps_;
   static constexpr int kStages = kStages_;

@@ -120,7 +120,7 @@ std::optional<SkinnyPlan> pick_skinny(const LinearSize& size, const DeviceTraits
 }
 
 // The largest tile of which there are enough to keep the SMs of a large GPU busy (measured on one
-// of 132; docs/performance.md). Where shared memory is small, one that fits.
+// of 132; docs/ladder.md). Where shared memory is small, one that fits.
 GemmTile tile_for(const LinearSize& size, const DeviceTraits& device) {
   const auto fills = [&](GemmTile tile, int blocks) {
     const TernaryCut& cut = cut_of(tile);
