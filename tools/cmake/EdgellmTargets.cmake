@@ -36,7 +36,7 @@ endif()
 set(CMAKE_CXX_COMPILE_OPTIONS_PIE ${CMAKE_CXX_COMPILE_OPTIONS_PIC})
 
 # Front ends wait for files, terminals and GPUs: the least optimisation halves the time to compile
-# them. JSON's own code is not theirs (json_instances.cpp).
+# them.
 set(EDGELLM_FRONT_END_FLAGS $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 
 function(edgellm_compile_rules target)
