@@ -35,8 +35,7 @@ endif()
 # position-independent code, as the libraries are.
 set(CMAKE_CXX_COMPILE_OPTIONS_PIE ${CMAKE_CXX_COMPILE_OPTIONS_PIC})
 
-# Front ends wait for files, terminals and GPUs: the least optimisation halves the time to compile
-# them.
+# Front ends wait for files, terminals and GPUs: the least optimisation halves their compile time.
 set(EDGELLM_FRONT_END_FLAGS $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 
 function(edgellm_compile_rules target)
