@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/pass.h"
+#include "engine/token_bytes.h"
 
 namespace edgellm {
 
@@ -44,8 +45,7 @@ void Backend::decode_rows(const Batch& first, int n_max, std::span<const int32_t
 }
 
 uint64_t kv_block_bytes(const ModelConfig& config, KvType type) {
-  return 2 * static_cast<uint64_t>(config.layers) * static_cast<uint64_t>(kKvBlockPositions) *
-         static_cast<uint64_t>(config.kv_dim()) * (type == KvType::kF16 ? 2 : 4);
+  return kv_cache_bytes(config, kKvBlockPositions, type);
 }
 
 int cuda_kv_blocks(const ModelFile& model, const EngineOptions& options, uint64_t free_bytes) {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/number_format.h"
+#include "kernels/integer_attention.h"
 
 namespace edgellm {
 
@@ -32,15 +33,27 @@ CacheLayout::CacheLayout(const ModelConfig& config, const EngineOptions& options
   blocks = paged ? options.kv_blocks + 1 : options.sequences;
   table_rows = options.sequences + (paged ? 1 : 0);
   blocks_per_sequence = (context + block_size - 1) / block_size;
-  layer_bytes = static_cast<size_t>(blocks) * static_cast<size_t>(block_size) *
-                static_cast<size_t>(config.kv_dim()) * (options.kv_type == KvType::kF16 ? 2 : 4);
+  require(options.kv_type != KvType::kI16 || config.head_dim <= kMaxIntegerHeadDim,
+          "heads are wider than the KV type i16 holds");
+  const size_t positions = static_cast<size_t>(blocks) * static_cast<size_t>(block_size);
+  layer_bytes = positions * static_cast<size_t>(config.kv_dim()) *
+                static_cast<size_t>(kv_element_bytes(options.kv_type));
+  unit_bytes = positions * static_cast<size_t>(config.kv_heads) *
+               static_cast<size_t>(kv_unit_bytes(options.kv_type));
 }
 
 KvCache CacheLayout::layer(int index, std::byte* memory, const int32_t* block_table,
                            const ModelConfig& config, KvType type) const {
-  std::byte* keys = memory + 2 * static_cast<size_t>(index) * layer_bytes;
-  return {keys,       keys + layer_bytes, block_table,     blocks_per_sequence,
-          block_size, config.kv_heads,    config.head_dim, type};
+  std::byte* keys = memory + bytes(index);
+  return {keys,
+          keys + layer_bytes,
+          block_table,
+          blocks_per_sequence,
+          block_size,
+          config.kv_heads,
+          config.head_dim,
+          type,
+          unit_bytes == 0 ? nullptr : reinterpret_cast<float*>(keys + 2 * layer_bytes)};
 }
 
 BlockTable::BlockTable(const CacheLayout& layout, const EngineOptions& options)

@@ -30,9 +30,15 @@ struct CacheLayout {
   int table_rows = 0;  // sequences, the padding sequence included
   int blocks_per_sequence = 0;
   size_t layer_bytes = 0;  // keys of one layer, or its values, of all blocks
+  size_t unit_bytes = 0;   // of one layer: KvCache::units
+
+  size_t bytes(int layers) const {
+    return static_cast<size_t>(layers) * (2 * layer_bytes + unit_bytes);
+  }
 
   CacheLayout(const ModelConfig& config, const EngineOptions& options, int context);
-  // The view of a layer in `memory`, which holds for each layer the keys and then the values.
+  // The view of a layer in `memory`, which holds for each layer the keys, the values and their
+  // units. It begins as zeros: units of positions that no row has written must be finite.
   KvCache layer(int index, std::byte* memory, const int32_t* block_table, const ModelConfig& config,
                 KvType type) const;
 };

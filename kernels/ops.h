@@ -72,7 +72,16 @@ inline constexpr int kMaxCertifiedCols = 16384;
 
 // ---- KV cache -------------------------------------------------------------------------------
 
-enum class KvType : uint8_t { kF16, kF32 };
+// f16 and f32: floats. i16: codes of turned rows (kernels/integer_attention.h).
+enum class KvType : uint8_t { kF16, kF32, kI16 };
+
+EDGELLM_HOST_DEVICE constexpr int kv_element_bytes(KvType type) {
+  return type == KvType::kF32 ? 4 : 2;
+}
+// Bytes beside the elements of a key and a value of one position and kv head.
+EDGELLM_HOST_DEVICE constexpr int kv_unit_bytes(KvType type) {
+  return type == KvType::kI16 ? 3 * 4 : 0;
+}
 
 // Attention works on chunks of this many positions, counted from position 0 (docs/numerics.md).
 inline constexpr int kAttentionChunk = 64;
@@ -93,6 +102,9 @@ struct KvCache {
   int kv_heads = 0;
   int head_dim = 0;
   KvType type = KvType::kF16;
+  // i16: for each tile of the pool [3, kAttentionChunk]: key_unit, value_log2_unit and
+  // value_per_unit (kernels/integer_attention.h) of its positions.
+  float* units = nullptr;
 
   // Elements in one block of one of the two pools.
   EDGELLM_HOST_DEVICE size_t block_elements() const {
@@ -109,6 +121,10 @@ struct KvCache {
                         static_cast<size_t>(position % block_size / kAttentionChunk);
     return static_cast<size_t>(block) * block_elements() +
            tile * static_cast<size_t>(kAttentionChunk) * static_cast<size_t>(head_dim);
+  }
+  // The units of the tile that begins at this element.
+  EDGELLM_HOST_DEVICE float* tile_units(size_t tile) const {
+    return units + tile / static_cast<size_t>(head_dim) * 3;
   }
 };
 
@@ -144,8 +160,8 @@ struct EmbedArgs {
 //   y[i] = float(W[i] . codes) * ((scale[i] / s) * r)
 //   RoPE rotates pairs (i, i + head_dim / 2) of every head of q and k:
 //   lo' = lo * cos - hi * sin, hi' = hi * cos + lo * sin
-//   k and v are clamped to +-65504 and rounded to half precision, or kept, as the cache's type
-//   says.
+//   k and v are clamped to +-65504 and rounded to half precision, or kept, or turned and coded
+//   (kernels/integer_attention.h), as the cache's type says.
 struct QkvArgs {
   const float* x = nullptr;     // [rows, dim]
   const float* gain = nullptr;  // [dim]
@@ -173,6 +189,7 @@ struct QkvArgs {
 //   per chunk c: m = max score, p = exp(score - m), l = sum p, o = sum p * v (fma), ascending
 //   state = chunk 0; then M' = max(M, m), a = exp(M - M'), b = exp(m - M'),
 //   L = fma(L, a, l * b), O = fma(O, a, o * b);  out = O / L
+// Over codes, the type i16: docs/numerics.md, "Attention in integers".
 struct AttentionArgs {
   const float* q = nullptr;  // [rows, heads * head_dim]
   KvCache kv;

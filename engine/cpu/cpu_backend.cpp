@@ -63,7 +63,7 @@ class CpuBackend final : public Backend {
         options_(options),
         cache_(config_, options, info().context),
         table_(cache_, options),
-        kv_memory_(2 * static_cast<size_t>(config_.layers) * cache_.layer_bytes),
+        kv_memory_(cache_.bytes(config_.layers)),
         rope_(model.weights().inv_freq),
         pool_(threads_of(options), cpu::primitives()),
         certified_head_(view(model.weights().head), !options.full_head) {

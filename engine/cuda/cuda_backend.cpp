@@ -443,6 +443,7 @@ class CudaBackend final : public Backend {
 
 std::unique_ptr<Backend> make_cuda_backend(const ModelFile& model, const EngineOptions& options,
                                            const Progress& progress) {
+  require(options.kv_type != KvType::kI16, "the KV type i16 has no kernels for GPUs yet");
   return std::make_unique<CudaBackend>(model, options, progress);
 }
 

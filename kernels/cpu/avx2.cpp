@@ -230,10 +230,50 @@ constexpr int kHeadTokens = 2;
 // The rest is written over floats alone.
 #include "kernels/cpu/simd.inc"
 
+// ---- Attention over codes -------------------------------------------------------------------
+
+using W = __m256i;
+constexpr int kWordLanes = 8;
+inline W first_words(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+inline W zero_words() { return _mm256_setzero_si256(); }
+inline W load_words(const int16_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+inline W load_first_words(const int16_t* p, int n) {
+  return _mm256_maskload_epi32(reinterpret_cast<const int*>(p), first_words(n));
+}
+inline void store_words(int32_t* p, W v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
+inline void store_first_words(int32_t* p, int n, W v) {
+  _mm256_maskstore_epi32(p, first_words(n), v);
+}
+inline W broadcast_pair(const int16_t* p) {
+  int32_t pair;
+  __builtin_memcpy(&pair, p, sizeof pair);
+  return _mm256_set1_epi32(pair);
+}
+inline W multiply_pairs(W acc, W a, W b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
+inline W high_digits(W codes) {
+  return _mm256_srai_epi16(_mm256_add_epi16(codes, _mm256_set1_epi16(128)), 8);
+}
+inline F to_floats(const int32_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline void store_bits(int32_t* p, F v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_castps_si256(v));
+}
+inline F add_exponent(F p, F t) {
+  return _mm256_castsi256_ps(
+      _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+}
+
+#include "kernels/cpu/integer.inc"
+
 }  // namespace
 
-const Primitives kAvx2 = {"avx2",     kPlaneBytes, quantise, ternary_rows,       rms_norm,
-                          dense_rows, row_amax,    code_row, certified_products, gate,
-                          add_rows,   attention};
+const Primitives kAvx2 = {"avx2",     kPlaneBytes, quantise,         ternary_rows,       rms_norm,
+                          dense_rows, row_amax,    code_row,         certified_products, gate,
+                          add_rows,   attention,   integer_attention};
 
 }  // namespace edgellm::cpu

@@ -251,10 +251,41 @@ inline void certified_product<4>(const int8_t* codes, const int16_t* steps, int 
 // The rest is written over floats alone.
 #include "kernels/cpu/simd.inc"
 
+// ---- Attention over codes -------------------------------------------------------------------
+
+using W = __m512i;
+constexpr int kWordLanes = 16;
+inline W zero_words() { return _mm512_setzero_si512(); }
+inline W load_words(const int16_t* p) { return _mm512_loadu_si512(p); }
+inline W load_first_words(const int16_t* p, int n) {
+  return _mm512_maskz_loadu_epi32(first_lanes(n), p);
+}
+inline void store_words(int32_t* p, W v) { _mm512_storeu_si512(p, v); }
+inline void store_first_words(int32_t* p, int n, W v) {
+  _mm512_mask_storeu_epi32(p, first_lanes(n), v);
+}
+inline W broadcast_pair(const int16_t* p) {
+  int32_t pair;
+  __builtin_memcpy(&pair, p, sizeof pair);
+  return _mm512_set1_epi32(pair);
+}
+inline W multiply_pairs(W acc, W a, W b) { return _mm512_dpwssd_epi32(acc, a, b); }
+inline W high_digits(W codes) {
+  return _mm512_srai_epi16(_mm512_add_epi16(codes, _mm512_set1_epi16(128)), 8);
+}
+inline F to_floats(const int32_t* p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
+inline void store_bits(int32_t* p, F v) { _mm512_storeu_si512(p, _mm512_castps_si512(v)); }
+inline F add_exponent(F p, F t) {
+  return _mm512_castsi512_ps(
+      _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+}
+
+#include "kernels/cpu/integer.inc"
+
 }  // namespace
 
-const Primitives kAvx512 = {"avx512",           kPlaneBytes, quantise, ternary_rows,
-                            rms_norm,           dense_rows,  row_amax, code_row,
-                            certified_products, gate,        add_rows, attention};
+const Primitives kAvx512 = {"avx512",   kPlaneBytes, quantise,         ternary_rows,       rms_norm,
+                            dense_rows, row_amax,    code_row,         certified_products, gate,
+                            add_rows,   attention,   integer_attention};
 
 }  // namespace edgellm::cpu

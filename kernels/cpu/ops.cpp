@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
 
 #include "kernels/canonical.h"
 #include "kernels/cpu/cache_rows.h"
@@ -115,6 +116,109 @@ void project(const ProjectArgs& args, Pool& pool) {
   });
 }
 
+// The queries of an item in codes, and their results.
+class IntegerQueries {
+ public:
+  static size_t bytes(int head_dim, int queries) {
+    IntegerQueries counted;
+    return counted.place(Carver(), head_dim, queries);
+  }
+
+  // `memory` has bytes() of them.
+  IntegerQueries(const AttentionArgs& args, const AttentionItem& of, std::byte* memory)
+      : args_(&args), of_(&of) {
+    const int head_dim = args.kv.head_dim;
+    const int heads = of.head_end - of.head_begin;
+    item_.queries = (of.row_end - of.row_begin) * heads;
+    place(Carver(memory), head_dim, item_.queries);
+    item_.keys = static_cast<const int16_t*>(args.kv.k);
+    item_.values = static_cast<const int16_t*>(args.kv.v);
+    item_.units = args.kv.units;
+    item_.tiles = of.tiles;
+    item_.head_dim = head_dim;
+    item_.lengths = lengths_;
+    item_.high_digits = high_;
+    item_.low_digits = low_;
+    item_.factors = factors_;
+    for (int query = 0; query < item_.queries; ++query) {
+      lengths_[query] = args.places.position[of.row_begin + query / heads] + 1;
+      code(query, row_of(args.q, query));
+      float* state = state_of(query);
+      std::fill_n(state, kStateFloats + padded_value_dim(head_dim), 0.0f);
+      state[0] = -std::numeric_limits<float>::infinity();
+    }
+  }
+
+  const IntegerItem& item() const { return item_; }
+
+  void finish() {
+    const int head_dim = item_.head_dim;
+    for (int query = 0; query < item_.queries; ++query) {
+      float* state = state_of(query);
+      float* sums = state + kStateFloats;
+      turn(sums, head_dim);
+      const float factor = output_factor(state[1], head_dim);
+      float* out = const_cast<float*>(row_of(args_->out, query));
+      for (int d = 0; d < head_dim; ++d) out[d] = sums[d] * factor;
+    }
+  }
+
+ private:
+  IntegerQueries() = default;
+
+  size_t place(Carver carver, int head_dim, int queries) {
+    const auto n = static_cast<size_t>(queries);
+    const auto codes = n * static_cast<size_t>(head_dim);
+    lengths_ = carver.take<int>(n);
+    factors_ = carver.take<float>(n);
+    high_ = carver.take<int16_t>(codes);
+    low_ = carver.take<int16_t>(codes);
+    turned_ = carver.take<float>(static_cast<size_t>(head_dim));
+    item_.states =
+        carver.take<float>(n * static_cast<size_t>(kStateFloats + padded_value_dim(head_dim)));
+    return carver.used();
+  }
+
+  float* state_of(int query) {
+    return item_.states + at(query, kStateFloats + padded_value_dim(item_.head_dim));
+  }
+
+  // A query's row of args.q or args.out.
+  const float* row_of(const float* rows, int query) const {
+    const int heads = of_->head_end - of_->head_begin;
+    return rows + at(of_->row_begin + query / heads, args_->heads * item_.head_dim,
+                     (of_->head_begin + query % heads) * item_.head_dim);
+  }
+
+  // The unit of a row that is not finite is NaN, and so is its result.
+  void code(int query, const float* row) {
+    const int head_dim = item_.head_dim;
+    std::copy_n(row, head_dim, turned_);
+    turn(turned_, head_dim);
+    const float amax = largest_magnitude(turned_, head_dim);
+    const bool finite = std::isfinite(amax);
+    const RowUnit unit = row_unit(finite ? amax : 0.0f);
+    factors_[query] =
+        score_factor(finite ? unit.unit : std::numeric_limits<float>::quiet_NaN(), head_dim);
+    int16_t* high = high_ + at(query, head_dim);
+    int16_t* low = low_ + at(query, head_dim);
+    for (int d = 0; d < head_dim; ++d) {
+      const Digits digits = digits_of(finite ? code_of(turned_[d], unit.per_unit) : 0);
+      high[d] = static_cast<int16_t>(digits.high);
+      low[d] = static_cast<int16_t>(digits.low);
+    }
+  }
+
+  const AttentionArgs* args_ = nullptr;
+  const AttentionItem* of_ = nullptr;
+  IntegerItem item_;
+  int* lengths_ = nullptr;
+  float* factors_ = nullptr;
+  int16_t* high_ = nullptr;
+  int16_t* low_ = nullptr;
+  float* turned_ = nullptr;
+};
+
 }  // namespace
 
 size_t quantised_stride(const Primitives& isa, int cols) {
@@ -185,7 +289,7 @@ void qkv(const QkvArgs& args, Pool& pool) {
     for (int row = begin; row < end; ++row) {
       float* q = workspace.products + at(row, width);
       float* k = q + args.q.rows;
-      const float* v = k + args.k.rows;
+      float* v = k + args.k.rows;
       const int position = args.places.position[row];
       const int sequence = args.places.sequence[row];
       const float* cosine = args.rope_cos + at(position, half);
@@ -194,13 +298,17 @@ void qkv(const QkvArgs& args, Pool& pool) {
       rotate(k, args.kv.kv_heads, args.kv.head_dim, cosine, sine);
       std::memcpy(args.q_out + at(row, args.q.rows), q,
                   static_cast<size_t>(args.q.rows) * sizeof(float));
-      append_row(args.kv, sequence, position, k, v);
+      if (args.kv.type != KvType::kI16) {
+        append_row(args.kv, sequence, position, k, v);
+      } else if (!append_codes(args.kv, sequence, position, k, v)) {
+        set_fault(args.fault, args.layer + 1);
+      }
     }
   });
 }
 
 void attention(const AttentionArgs& args, Pool& pool) {
-  // Rows of one sequence, in rising positions, that share the widened tiles of a kv head.
+  // Rows of one sequence, in rising positions, that share the tiles of a kv head.
   constexpr int kRowsPerItem = 16;
   const int group = args.heads / args.kv.kv_heads;
 
@@ -215,14 +323,17 @@ void attention(const AttentionArgs& args, Pool& pool) {
   }
   block_begin[blocks] = args.rows;
 
-  // Few rows: the heads of a group go to different threads, although each then widens the tiles.
+  // Few rows: the heads of a group go to different threads, although each then reads the tiles.
   int splits = 1;
   while (splits < group && blocks * args.kv.kv_heads * splits < 4 * pool.threads()) ++splits;
   const int heads_per_item = (group + splits - 1) / splits;
   splits = (group + heads_per_item - 1) / heads_per_item;
 
-  const size_t scratch_floats =
-      attention_scratch_floats(args.kv.head_dim, kRowsPerItem, heads_per_item);
+  const bool integers = args.kv.type == KvType::kI16;
+  const size_t scratch_bytes =
+      integers ? IntegerQueries::bytes(args.kv.head_dim, kRowsPerItem * heads_per_item)
+               : attention_scratch_floats(args.kv.head_dim, kRowsPerItem, heads_per_item) *
+                     sizeof(float);
   pool.for_each(blocks * args.kv.kv_heads * splits, 1, [&](int begin, int end, int thread) {
     for (int i = begin; i < end; ++i) {
       const int block = i / (args.kv.kv_heads * splits);
@@ -234,15 +345,21 @@ void attention(const AttentionArgs& args, Pool& pool) {
       item.row_end = block_begin[block + 1];
 
       const int chunks = args.places.position[item.row_end - 1] / kAttentionChunk + 1;
-      std::byte* memory = pool.thread_scratch(
-          thread, scratch_floats * sizeof(float) + static_cast<size_t>(chunks) * sizeof(size_t));
-      size_t* tiles = reinterpret_cast<size_t*>(memory + scratch_floats * sizeof(float));
+      std::byte* memory =
+          pool.thread_scratch(thread, scratch_bytes + static_cast<size_t>(chunks) * sizeof(size_t));
+      size_t* tiles = reinterpret_cast<size_t*>(memory + scratch_bytes);
       for (int c = 0; c < chunks; ++c) {
         tiles[c] =
             args.kv.tile_offset(args.places.sequence[item.row_begin], c * kAttentionChunk, kv_head);
       }
       item.tiles = tiles;
-      pool.isa().attention(args, item, reinterpret_cast<float*>(memory));
+      if (integers) {
+        IntegerQueries queries(args, item, memory);
+        pool.isa().integer_attention(queries.item());
+        queries.finish();
+      } else {
+        pool.isa().attention(args, item, reinterpret_cast<float*>(memory));
+      }
     }
   });
 }

@@ -124,10 +124,62 @@ void certified_products(const CertifiedHead& certified, int i_begin, int i_end,
 
 #include "kernels/cpu/simd.inc"
 
+// Short loops that a compiler turns into the vectors of any machine.
+constexpr int kWordLanes = 16;
+struct W {
+  int32_t lane[kWordLanes];  // or pairs: the first in the lower half
+};
+template <class Operation>
+inline W by_lanes(Operation operation) {
+  W result;
+  for (int i = 0; i < kWordLanes; ++i) result.lane[i] = operation(i);
+  return result;
+}
+inline int32_t first_of(int32_t pair) { return static_cast<int16_t>(pair); }
+inline int32_t second_of(int32_t pair) { return pair >> 16; }
+inline int32_t pair_of(int32_t first, int32_t second) {
+  return static_cast<int32_t>((static_cast<uint32_t>(first) & 0xffffu) |
+                              static_cast<uint32_t>(second) << 16);
+}
+inline int32_t load_pair(const int16_t* p) { return pair_of(p[0], p[1]); }
+inline W zero_words() { return W{}; }
+inline W load_words(const int16_t* p) {
+  return by_lanes([&](int i) { return load_pair(p + 2 * i); });
+}
+inline W load_first_words(const int16_t* p, int n) {
+  return by_lanes([&](int i) { return i < n ? load_pair(p + 2 * i) : 0; });
+}
+inline void store_words(int32_t* p, const W& v) { std::memcpy(p, v.lane, sizeof v.lane); }
+inline void store_first_words(int32_t* p, int n, const W& v) {
+  std::memcpy(p, v.lane, static_cast<size_t>(n) * sizeof(int32_t));
+}
+inline W broadcast_pair(const int16_t* p) {
+  const int32_t pair = load_pair(p);
+  return by_lanes([&](int) { return pair; });
+}
+inline W multiply_pairs(const W& acc, const W& a, const W& b) {
+  return by_lanes([&](int i) {
+    return acc.lane[i] + first_of(a.lane[i]) * first_of(b.lane[i]) +
+           second_of(a.lane[i]) * second_of(b.lane[i]);
+  });
+}
+inline W high_digits(const W& codes) {
+  return by_lanes([&](int i) {
+    return pair_of((first_of(codes.lane[i]) + 128) >> 8, (second_of(codes.lane[i]) + 128) >> 8);
+  });
+}
+inline F to_floats(const int32_t* p) { return static_cast<float>(*p); }
+inline void store_bits(int32_t* p, F v) { *p = static_cast<int32_t>(float_to_bits(v)); }
+inline F add_exponent(F p, F t) {
+  return bits_to_float(float_to_bits(p) + (float_to_bits(t) << 23));
+}
+
+#include "kernels/cpu/integer.inc"
+
 }  // namespace
 
-const Primitives kPortable = {"portable",         kPlaneBytes, quantise, ternary_rows,
-                              rms_norm,           dense_rows,  row_amax, code_row,
-                              certified_products, gate,        add_rows, attention};
+const Primitives kPortable = {
+    "portable", kPlaneBytes,        quantise, ternary_rows, rms_norm,  dense_rows,       row_amax,
+    code_row,   certified_products, gate,     add_rows,     attention, integer_attention};
 
 }  // namespace edgellm::cpu

@@ -33,6 +33,27 @@ struct AttentionItem {
   int row_end = 0;
 };
 
+// The same where the cache is of type i16 (kernels/integer_attention.h): queries are heads of rows,
+// in any number, with rows ascending.
+struct IntegerItem {
+  const int16_t* keys = nullptr;  // pools, in tiles of the order below
+  const int16_t* values = nullptr;
+  const float* units = nullptr;
+  const size_t* tiles = nullptr;  // [tiles] first element of each tile of the sequence
+  int head_dim = 0;
+
+  int queries = 0;
+  const int* lengths = nullptr;          // [queries] positions that the query sees, at least one
+  const int16_t* high_digits = nullptr;  // [queries, head_dim]
+  const int16_t* low_digits = nullptr;   // [queries, head_dim]
+  const float* factors = nullptr;        // [queries] score_factor()
+
+  // [queries, kStateFloats + padded_value_dim(head_dim)] in and out: maximum and sum of the
+  // weights, then from kStateFloats on the sums of the values' codes.
+  float* states = nullptr;
+};
+inline constexpr int kStateFloats = 16;
+
 // Activation rows that one call of Primitives::ternary_rows takes.
 inline constexpr int kMaxTokenTile = 64;
 
@@ -92,6 +113,9 @@ struct Primitives {
 
   // Attention of an item. `scratch` has attention_scratch_floats() floats.
   void (*attention)(const AttentionArgs& args, const AttentionItem& item, float* scratch);
+
+  // Adds all chunks of an item to its states.
+  void (*integer_attention)(const IntegerItem& item);
 };
 
 // QuantisedRows::stride of rows of `cols` columns.
@@ -113,6 +137,14 @@ inline constexpr int key_index(int position, int d) {
 }
 inline constexpr int value_index(int position, int d, int head_dim) {
   return position % kAttentionChunk * head_dim + d;
+}
+// The same of type i16: pairs of dimensions of a key, pairs of positions of values, as the products
+// of pairs take them.
+inline constexpr int key_code_index(int position, int d) {
+  return (d / 2 * kAttentionChunk + position % kAttentionChunk) * 2 + d % 2;
+}
+inline constexpr int value_code_index(int position, int d, int head_dim) {
+  return (position % kAttentionChunk / 2 * head_dim + d) * 2 + position % 2;
 }
 
 extern const Primitives kPortable;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "kernels/canonical.h"
+#include "kernels/ref/integer_attention.h"
 #include "kernels/ref/ref.h"
 
 namespace edgellm::ref {
@@ -156,6 +157,13 @@ void qkv(const QkvArgs& args) {
 
     std::copy(q.begin(), q.end(), args.q_out + at(row, args.q.rows));
     for (int h = 0; h < args.kv.kv_heads; ++h) {
+      if (args.kv.type == KvType::kI16) {
+        if (!store_codes(args.kv, args.places.sequence[row], position, h,
+                         k.data() + at(h, head_dim), v.data() + at(h, head_dim))) {
+          set_fault(args.fault, args.layer + 1);
+        }
+        continue;
+      }
       const size_t tile = args.kv.tile_offset(args.places.sequence[row], position, h);
       for (int d = 0; d < head_dim; ++d) {
         const size_t i = at(h, head_dim, d);
@@ -167,6 +175,7 @@ void qkv(const QkvArgs& args) {
 }
 
 void attention(const AttentionArgs& args) {
+  if (args.kv.type == KvType::kI16) return integer_attention(args);
   const int head_dim = args.kv.head_dim;
   const int group = args.heads / args.kv.kv_heads;
   const float scale = attention_scale(head_dim);

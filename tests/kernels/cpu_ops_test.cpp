@@ -125,7 +125,7 @@ TEST_CASE("qkv and attention give the bits of ref") {
   const HeadShape shapes[] = {{6, 2, 64}, {5, 1, 80},  {4, 4, 96}, {2, 1, 100},
                               {7, 1, 64}, {4, 1, 128}, {3, 3, 20}, {2, 2, 256}};
   for (const HeadShape& shape : shapes) {
-    for (KvType type : {KvType::kF16, KvType::kF32}) {
+    for (KvType type : {KvType::kF16, KvType::kF32, KvType::kI16}) {
       const int dim = 4 * 31;
       QkvData data(random, shape, type, dim, /*max_positions=*/200, /*sequences=*/3);
       CacheData& expected_cache = data.cache;
@@ -156,6 +156,7 @@ TEST_CASE("qkv and attention give the bits of ref") {
           REQUIRE(actual_q.guards_intact());
           REQUIRE(caches[i].k == expected_for_cpu.k);
           REQUIRE(caches[i].v == expected_for_cpu.v);
+          REQUIRE(caches[i].units == expected_for_cpu.units);
           cpu::attention(
               {actual_q.data(), caches[i].cache, places, actual_out.data(), rows, shape.heads},
               *pools[i]);

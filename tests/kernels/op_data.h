@@ -126,6 +126,7 @@ struct CacheData {
   int sequences;
   std::vector<int32_t> block_table;
   std::vector<uint8_t> k, v;
+  std::vector<float> units;
   KvCache cache;
 
   CacheData(Random& random, int sequences_, int max_positions, int block_size, int kv_heads,
@@ -144,9 +145,15 @@ struct CacheData {
     cache.head_dim = head_dim;
     cache.type = type;
     const size_t bytes = static_cast<size_t>(sequences * blocks) * cache.block_elements() *
-                         (type == KvType::kF16 ? 2 : 4);
-    k.assign(bytes, 0xff);  // NaN in both types
+                         static_cast<size_t>(kv_element_bytes(type));
+    k.assign(bytes, 0xff);  // NaN in both types of floats
     v.assign(bytes, 0xff);
+    // Stale units are finite (numerics.md).
+    if (type == KvType::kI16) {
+      units.assign(static_cast<size_t>(sequences * blocks) * cache.block_elements() /
+                       static_cast<size_t>(head_dim) * 3,
+                   1e30f);
+    }
     point();
   }
   CacheData(const CacheData& other)
@@ -154,6 +161,7 @@ struct CacheData {
         block_table(other.block_table),
         k(other.k),
         v(other.v),
+        units(other.units),
         cache(other.cache) {
     point();
   }
@@ -164,7 +172,7 @@ struct CacheData {
   template <class KeyIndex, class ValueIndex>
   CacheData reordered(KeyIndex key_index, ValueIndex value_index) const {
     CacheData copy(*this);
-    const size_t size = cache.type == KvType::kF16 ? 2 : 4;
+    const auto size = static_cast<size_t>(kv_element_bytes(cache.type));
     for (int s = 0; s < sequences; ++s) {
       for (int p = 0; p < cache.blocks_per_sequence * cache.block_size; ++p) {
         for (int h = 0; h < cache.kv_heads; ++h) {
@@ -183,6 +191,10 @@ struct CacheData {
     return copy;
   }
   CacheData reordered_for_cpu() const {
+    if (cache.type == KvType::kI16) {
+      return reordered([](int p, int d, int) { return cpu::key_code_index(p, d); },
+                       cpu::value_code_index);
+    }
     return reordered([](int p, int d, int) { return cpu::key_index(p, d); }, cpu::value_index);
   }
 
@@ -191,6 +203,7 @@ struct CacheData {
     cache.block_table = block_table.data();
     cache.k = k.data();
     cache.v = v.data();
+    cache.units = units.data();
   }
 };
 

@@ -18,9 +18,11 @@ class RefModel {
       : model_(model), config_(model.config()), type_(type), rope_(model.weights().inv_freq) {
     block_size_ = (context + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk;
     const size_t bytes = static_cast<size_t>(block_size_) * static_cast<size_t>(config_.kv_dim()) *
-                         (type == KvType::kF16 ? 2 : 4);
+                         static_cast<size_t>(kv_element_bytes(type));
     k_.assign(static_cast<size_t>(config_.layers), std::vector<uint8_t>(bytes, 0xff));
     v_ = k_;
+    units_.assign(k_.size(), std::vector<float>(static_cast<size_t>(block_size_) *
+                                                static_cast<size_t>(config_.kv_heads) * 3));
     rope_.grow(context);
   }
 
@@ -52,8 +54,9 @@ class RefModel {
     for (int l = 0; l < config_.layers; ++l) {
       const size_t layer = static_cast<size_t>(l);
       const LayerWeights& w = weights.layers[layer];
-      const KvCache kv{k_[layer].data(), v_[layer].data(), &kBlock,          1,
-                       block_size_,      config_.kv_heads, config_.head_dim, type_};
+      const KvCache kv{k_[layer].data(),    v_[layer].data(), &kBlock,          1,
+                       block_size_,         config_.kv_heads, config_.head_dim, type_,
+                       units_[layer].data()};
       ref::qkv({x.data(), w.attn_norm.data(), eps, view(w.q), view(w.k), view(w.v), rope_.cosine(),
                 rope_.sine(), places, q.data(), kv, rows, config_.dim, config_.heads, l, &fault});
       ref::attention({q.data(), kv, places, a.data(), rows, config_.heads});
@@ -77,6 +80,7 @@ class RefModel {
   KvType type_;
   int block_size_ = 0;
   std::vector<std::vector<uint8_t>> k_, v_;  // [layers]
+  std::vector<std::vector<float>> units_;    // [layers]
   RopeTable rope_;
   int next_position_ = 0;
 };

@@ -1,0 +1,263 @@
+// Attention in integers: its pieces against libm and their own bounds, and the whole of it against
+// softmax in double precision, beside the KV type f16 that it is to replace.
+#include "kernels/integer_attention.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/ref/integer_attention.h"
+#include "tests/kernels/op_data.h"
+
+namespace edgellm {
+namespace {
+
+using namespace edgellm::test;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+TEST_CASE("a turned row turned again is the row, times the block") {
+  Random random(1);
+  for (const auto& [head_dim, block] :
+       {std::pair{2, 2}, {20, 4}, {64, 64}, {80, 16}, {96, 32}, {100, 4}, {112, 16}, {256, 256}}) {
+    INFO("head_dim " << head_dim);
+    REQUIRE(turn_block(head_dim) == block);
+    // Small integers: every sum is exact.
+    std::vector<float> row(static_cast<size_t>(head_dim));
+    for (float& value : row) value = static_cast<float>(random.below(2001) - 1000);
+    std::vector<float> turned = row;
+    turn(turned.data(), head_dim);
+    REQUIRE(turned != row);
+    turn(turned.data(), head_dim);
+    for (size_t i = 0; i < row.size(); ++i) REQUIRE(turned[i] == static_cast<float>(block) * row[i]);
+  }
+}
+
+TEST_CASE("two digits make every code") {
+  for (int code = -kMaxCode16; code <= kMaxCode16; ++code) {
+    const Digits digits = digits_of(code);
+    REQUIRE(256 * digits.high + digits.low == code);
+    REQUIRE(std::abs(digits.high) <= 127);
+    REQUIRE(digits.low >= -128);
+    REQUIRE(digits.low <= 127);
+  }
+}
+
+TEST_CASE("a row's largest magnitude has at most the largest code, at any size") {
+  for (uint64_t bits = 1; bits < 0x7f800000u; bits += 997) {
+    const float amax = bits_to_float(static_cast<uint32_t>(bits));
+    REQUIRE(std::rint(amax * row_unit(amax).per_unit) <= 32639.0f);
+    const ValueUnit unit = value_unit(amax);
+    REQUIRE(std::rint(amax * unit.per_unit) <= 32639.0f);
+    REQUIRE(std::isfinite(unit.per_unit));
+    // The unit is a whole number of eighths, and at most an eighth above what is needed.
+    REQUIRE(unit.log2_unit * 8.0f == std::rint(unit.log2_unit * 8.0f));
+    if (amax > 1e-7f) REQUIRE(std::rint(amax * unit.per_unit) >= 32639.0 / 1.0906);
+    const double exact = std::exp2(-static_cast<double>(unit.log2_unit));
+    REQUIRE(std::fabs(static_cast<double>(unit.per_unit) / exact - 1) < 2e-7);
+  }
+}
+
+TEST_CASE("a weight is 2^(score - max), 1 at the most and 0 far below") {
+  for (const float max : {-300.0f, -17.0f, 0.0f, 1.0f, 90.0f, 4000.0f}) {
+    REQUIRE(integer_weight(max, max) == 1.0f);
+    REQUIRE(integer_weight(max - 127.0f, max) == 0.0f);
+    REQUIRE(integer_weight(max - 1e6f, max) == 0.0f);
+    REQUIRE(integer_weight(-kInfinity, max) == 0.0f);
+    REQUIRE(integer_weight(std::nanf(""), max) == 0.0f);
+    REQUIRE(weight_code(integer_weight(max, max)) == 65535);
+    for (int i = 0; i < 40000; ++i) {
+      const float score = max - 0.0031f * static_cast<float>(i);
+      const float weight = integer_weight(score, max);
+      const double exact = std::exp2(static_cast<double>(score) - static_cast<double>(max));
+      // The polynomial 1.0e-4; a score of this size is rounded to 2^-18 of a power of two at most.
+      REQUIRE(std::fabs(static_cast<double>(weight) / exact - 1) < 1.1e-4);
+      REQUIRE(weight_code(weight) ==
+              static_cast<uint32_t>(std::rint(static_cast<double>(weight) * 65535.0)));
+    }
+  }
+  REQUIRE(power_of_two(0.0f) == 1.0f);
+  REQUIRE(power_of_two(-3.0f) == 0.125f);
+  REQUIRE(power_of_two(-kInfinity) == std::ldexp(1.0f, -126));
+  REQUIRE(power_of_two(std::nanf("")) == std::ldexp(1.0f, -126));
+}
+
+// ---- The whole ----------------------------------------------------------------------------------
+
+struct Shape {
+  int heads, kv_heads, head_dim, positions;
+};
+
+// One row of queries at the last position, over keys and values of all positions.
+struct Rows {
+  Shape shape;
+  std::vector<float> q, k, v;
+
+  Rows(Random& random, const Shape& of) : shape(of) {
+    q = random.normals(count(of.heads));
+    k = random.normals(count(of.kv_heads) * static_cast<size_t>(of.positions));
+    v = random.normals(k.size());
+  }
+
+  // Channel `d` of every key `factor` times as large, and of every query as much smaller: the same
+  // scores.
+  void scale_key_channel(int d, float factor) {
+    for (size_t i = static_cast<size_t>(d); i < k.size(); i += width()) k[i] *= factor;
+    for (size_t i = static_cast<size_t>(d); i < q.size(); i += width()) q[i] /= factor;
+  }
+
+  size_t width() const { return static_cast<size_t>(shape.head_dim); }
+  size_t count(int n_heads) const { return static_cast<size_t>(n_heads) * width(); }
+  // Row of position p and kv head h in k and v.
+  size_t at(int p, int h) const {
+    return (static_cast<size_t>(p) * static_cast<size_t>(shape.kv_heads) + static_cast<size_t>(h)) *
+           width();
+  }
+
+  CacheData cache(Random& random, KvType type) const {
+    CacheData data(random, 1, shape.positions, 64, shape.kv_heads, shape.head_dim, type);
+    for (int p = 0; p < shape.positions; ++p) {
+      for (int h = 0; h < shape.kv_heads; ++h) {
+        if (type == KvType::kI16) {
+          REQUIRE(ref::store_codes(data.cache, 0, p, h, &k[at(p, h)], &v[at(p, h)]));
+          continue;
+        }
+        for (int d = 0; d < shape.head_dim; ++d) {
+          const size_t i = data.cache.tile_offset(0, p, h) + ref::key_index(p, d, shape.head_dim);
+          const size_t from = at(p, h) + static_cast<size_t>(d);
+          static_cast<uint16_t*>(data.cache.k)[i] = to_half(k[from]);
+          static_cast<uint16_t*>(data.cache.v)[i] = to_half(v[from]);
+        }
+      }
+    }
+    return data;
+  }
+
+  AttentionArgs args(const CacheData& data, const int32_t* sequence, const int32_t* position,
+                     float* out) const {
+    return {q.data(), data.cache, {sequence, position}, out, 1, shape.heads};
+  }
+
+  std::vector<float> by_ref(Random& random, KvType type) const {
+    const CacheData data = cache(random, type);
+    const int32_t sequence = 0;
+    const int32_t position = shape.positions - 1;
+    std::vector<float> out(q.size());
+    ref::attention(args(data, &sequence, &position, out.data()));
+    return out;
+  }
+
+  std::vector<double> exact() const {
+    std::vector<double> out(q.size(), 0.0);
+    const int group = shape.heads / shape.kv_heads;
+    for (int h = 0; h < shape.heads; ++h) {
+      std::vector<double> weight(static_cast<size_t>(shape.positions));
+      double largest = -1e300;
+      for (int p = 0; p < shape.positions; ++p) {
+        double score = 0;
+        for (size_t d = 0; d < width(); ++d) {
+          score += static_cast<double>(q[count(h) + d]) *
+                   static_cast<double>(k[at(p, h / group) + d]);
+        }
+        weight[static_cast<size_t>(p)] = score / std::sqrt(static_cast<double>(shape.head_dim));
+        largest = std::max(largest, weight[static_cast<size_t>(p)]);
+      }
+      double sum = 0;
+      for (double& w : weight) sum += w = std::exp(w - largest);
+      for (int p = 0; p < shape.positions; ++p) {
+        for (size_t d = 0; d < width(); ++d) {
+          out[count(h) + d] += weight[static_cast<size_t>(p)] / sum *
+                               static_cast<double>(v[at(p, h / group) + d]);
+        }
+      }
+    }
+    return out;
+  }
+};
+
+// The error of the result relative to its own length.
+double distance(const std::vector<float>& out, const std::vector<double>& exact) {
+  double error = 0;
+  double length = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double difference = static_cast<double>(out[i]) - exact[i];
+    error += difference * difference;
+    length += exact[i] * exact[i];
+  }
+  return std::sqrt(error / length);
+}
+
+TEST_CASE("attention over codes is nearer to exact softmax than over f16, outliers included") {
+  for (const Shape& shape : {Shape{6, 2, 64, 700}, Shape{4, 1, 128, 1500}, Shape{5, 5, 80, 300},
+                             Shape{2, 1, 100, 129}, Shape{3, 1, 64, 1}}) {
+    for (const float outlier : {1.0f, 8.0f, 20.0f}) {
+      Random random(static_cast<uint64_t>(shape.head_dim + shape.positions));
+      Rows rows(random, shape);
+      rows.scale_key_channel(3, outlier);
+      rows.scale_key_channel(shape.head_dim / 2 + 3, outlier);
+      const std::vector<double> exact = rows.exact();
+      const double f16 = distance(rows.by_ref(random, KvType::kF16), exact);
+      const double i16 = distance(rows.by_ref(random, KvType::kI16), exact);
+      INFO("head_dim " << shape.head_dim << ", positions " << shape.positions << ", two key channels "
+                       << outlier << " times as large: f16 " << f16 << ", i16 " << i16);
+      CHECK(i16 < 1e-3);
+      // Blocks of four hardly spread an outlier.
+      if (turn_block(shape.head_dim) >= 16) CHECK(i16 < f16);
+    }
+  }
+}
+
+TEST_CASE("the largest codes and weights do not overflow a sum") {
+  const auto isas = cpu::usable_isas();
+  for (const int head_dim : {64, kMaxIntegerHeadDim}) {
+    for (const float sign : {1.0f, -1.0f}) {
+      Random random(5);
+      Rows rows(random, {1, 1, head_dim, 2 * kIntegerChunk});
+      // Rows whose turn is the same number everywhere: all codes are the largest.
+      std::vector<float> turned_ones(static_cast<size_t>(head_dim), 1.0f);
+      turn(turned_ones.data(), head_dim);
+      for (size_t i = 0; i < rows.k.size(); ++i) {
+        rows.k[i] = sign * turned_ones[i % rows.width()];
+        rows.v[i] = turned_ones[i % rows.width()];
+      }
+      for (size_t i = 0; i < rows.q.size(); ++i) rows.q[i] = turned_ones[i];
+      const std::vector<float> out = rows.by_ref(random, KvType::kI16);
+      for (size_t i = 0; i < out.size(); ++i) {
+        REQUIRE(out[i] == Approx(rows.v[i]).epsilon(2e-4).margin(1e-3));
+      }
+      const CacheData for_cpu = rows.cache(random, KvType::kI16).reordered_for_cpu();
+      const int32_t sequence = 0;
+      const int32_t position = rows.shape.positions - 1;
+      for (const cpu::Primitives* isa : isas) {
+        INFO(isa->name << ", head_dim " << head_dim);
+        cpu::Pool pool(1, *isa);
+        std::vector<float> actual(out.size());
+        cpu::attention(rows.args(for_cpu, &sequence, &position, actual.data()), pool);
+        REQUIRE(actual == out);
+      }
+    }
+  }
+}
+
+TEST_CASE("rows that are not finite set the fault, leave finite units, and give NaN") {
+  Random random(6);
+  Rows rows(random, {2, 1, 64, 3});
+  CacheData data = rows.cache(random, KvType::kI16);
+  for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
+    std::vector<float> row(64, 1.0f);
+    row[11] = bad;
+    CHECK_FALSE(ref::store_codes(data.cache, 0, 1, 0, row.data(), &rows.v[0]));
+    CHECK_FALSE(ref::store_codes(data.cache, 0, 2, 0, &rows.k[0], row.data()));
+    for (const float unit : data.units) REQUIRE(std::isfinite(unit));
+    Rows with_bad_query = rows;
+    with_bad_query.q[11] = bad;
+    const std::vector<float> out = with_bad_query.by_ref(random, KvType::kI16);
+    REQUIRE(std::isnan(out[0]));
+    REQUIRE(std::isfinite(out[64]));
+  }
+}
+
+}  // namespace
+}  // namespace edgellm
