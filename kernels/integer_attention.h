@@ -112,8 +112,8 @@ EDGELLM_HOST_DEVICE inline float integer_score(int32_t sum, const CachedUnits& u
 }
 
 // The weight 2^(score - max) for an integer max >= score, +0 for score - max <= -127.
-// u in [0, 127/128] holds score - max + 127 over 128; t rounds it; 2^r by a polynomial whose constant term
-// is 1; the integer part goes into the exponent.
+// u in [0, 127/128] holds score - max + 127 over 128; t rounds it; 2^r by a polynomial whose
+// constant term is 1; the integer part goes into the exponent.
 EDGELLM_HOST_DEVICE inline float integer_weight(float score, float max) {
   const float shift = (127.0f - max) * 0.0078125f;
   const float u = fmaxf(fmaf(score, 0.0078125f, shift), 0.0f);

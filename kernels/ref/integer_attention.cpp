@@ -41,7 +41,8 @@ struct Query {
     const bool finite = std::isfinite(amax);
     factor = score_factor(finite ? unit.unit : std::numeric_limits<float>::quiet_NaN(), head_dim);
     if (!finite) return;
-    for (size_t d = 0; d < digits.size(); ++d) digits[d] = digits_of(code(values[d], unit.per_unit));
+    for (size_t d = 0; d < digits.size(); ++d)
+      digits[d] = digits_of(code(values[d], unit.per_unit));
   }
 };
 
@@ -165,9 +166,9 @@ void integer_attention(const AttentionArgs& args) {
   for (int row = 0; row < args.rows; ++row) {
     const int length = args.places.position[row] + 1;
     for (int h = 0; h < args.heads; ++h) {
-      const size_t at = (static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
-                         static_cast<size_t>(h)) *
-                        static_cast<size_t>(head_dim);
+      const size_t at =
+          (static_cast<size_t>(row) * static_cast<size_t>(args.heads) + static_cast<size_t>(h)) *
+          static_cast<size_t>(head_dim);
       const Query query(args.q + at, head_dim);
       Merge merge(head_dim);
       for (int begin = 0; begin < length; begin += kIntegerChunk) {

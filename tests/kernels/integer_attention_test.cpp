@@ -31,7 +31,8 @@ TEST_CASE("a turned row turned again is the row, times the block") {
     turn(turned.data(), head_dim);
     REQUIRE(turned != row);
     turn(turned.data(), head_dim);
-    for (size_t i = 0; i < row.size(); ++i) REQUIRE(turned[i] == static_cast<float>(block) * row[i]);
+    for (size_t i = 0; i < row.size(); ++i)
+      REQUIRE(turned[i] == static_cast<float>(block) * row[i]);
   }
 }
 
@@ -158,8 +159,8 @@ struct Rows {
       for (int p = 0; p < shape.positions; ++p) {
         double score = 0;
         for (size_t d = 0; d < width(); ++d) {
-          score += static_cast<double>(q[count(h) + d]) *
-                   static_cast<double>(k[at(p, h / group) + d]);
+          score +=
+              static_cast<double>(q[count(h) + d]) * static_cast<double>(k[at(p, h / group) + d]);
         }
         weight[static_cast<size_t>(p)] = score / std::sqrt(static_cast<double>(shape.head_dim));
         largest = std::max(largest, weight[static_cast<size_t>(p)]);
@@ -168,8 +169,8 @@ struct Rows {
       for (double& w : weight) sum += w = std::exp(w - largest);
       for (int p = 0; p < shape.positions; ++p) {
         for (size_t d = 0; d < width(); ++d) {
-          out[count(h) + d] += weight[static_cast<size_t>(p)] / sum *
-                               static_cast<double>(v[at(p, h / group) + d]);
+          out[count(h) + d] +=
+              weight[static_cast<size_t>(p)] / sum * static_cast<double>(v[at(p, h / group) + d]);
         }
       }
     }
@@ -200,8 +201,9 @@ TEST_CASE("attention over codes is nearer to exact softmax than over f16, outlie
       const std::vector<double> exact = rows.exact();
       const double f16 = distance(rows.by_ref(random, KvType::kF16), exact);
       const double i16 = distance(rows.by_ref(random, KvType::kI16), exact);
-      INFO("head_dim " << shape.head_dim << ", positions " << shape.positions << ", two key channels "
-                       << outlier << " times as large: f16 " << f16 << ", i16 " << i16);
+      INFO("head_dim " << shape.head_dim << ", positions " << shape.positions
+                       << ", two key channels " << outlier << " times as large: f16 " << f16
+                       << ", i16 " << i16);
       CHECK(i16 < 1e-3);
       // Blocks of four hardly spread an outlier.
       if (turn_block(shape.head_dim) >= 16) CHECK(i16 < f16);
