@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/number_format.h"
-#include "kernels/integer_attention.h"
+#include "kernels/integer_sizes.h"
 
 namespace edgellm {
 

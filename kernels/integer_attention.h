@@ -9,21 +9,12 @@
 #pragma once
 
 #include "kernels/canonical.h"
+#include "kernels/integer_sizes.h"
 
 namespace edgellm {
 
-// Positions that share a maximum, counted from position 0: two tiles of the cache.
-inline constexpr int kIntegerChunk = 128;
-static_assert(kIntegerChunk % kAttentionChunk == 0);
-
 // The largest code, 127 * 256 + 127: both digits reach +-127.
 inline constexpr int kMaxCode16 = 32639;
-
-// Wider heads would overflow the int32 sums of a score.
-inline constexpr int kMaxIntegerHeadDim = 512;
-
-// Partial sums of the weights of a chunk: position j goes to partial j % kWeightPartials.
-inline constexpr int kWeightPartials = 16;
 
 // A head is turned in blocks of this many dimensions: the largest power of two that divides it.
 EDGELLM_HOST_DEVICE constexpr int turn_block(int head_dim) { return head_dim & -head_dim; }

@@ -176,8 +176,7 @@ void add_perplexity(Program& program) {
   command
       .option("--window", flags->window,
               "Tokens of a window; each starts with an empty cache, after a BOS where the model "
-              "has one [as "
-              "many as fit the context]")
+              "has one [as many as fit the context]")
       .range(1, INT32_MAX)
       .value("N");
   command

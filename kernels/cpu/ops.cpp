@@ -142,7 +142,7 @@ class IntegerQueries {
     item_.factors = factors_;
     for (int query = 0; query < item_.queries; ++query) {
       lengths_[query] = args.places.position[of.row_begin + query / heads] + 1;
-      code(query, row_of(args.q, query));
+      code(query, args.q + offset_of(query));
       float* state = state_of(query);
       std::fill_n(state, kStateFloats + padded_value_dim(head_dim), 0.0f);
       state[0] = -std::numeric_limits<float>::infinity();
@@ -158,7 +158,7 @@ class IntegerQueries {
       float* sums = state + kStateFloats;
       turn(sums, head_dim);
       const float factor = output_factor(state[1], head_dim);
-      float* out = const_cast<float*>(row_of(args_->out, query));
+      float* out = args_->out + offset_of(query);
       for (int d = 0; d < head_dim; ++d) out[d] = sums[d] * factor;
     }
   }
@@ -183,11 +183,11 @@ class IntegerQueries {
     return item_.states + at(query, kStateFloats + padded_value_dim(item_.head_dim));
   }
 
-  // A query's row of args.q or args.out.
-  const float* row_of(const float* rows, int query) const {
+  // Of a query's row in args.q and args.out.
+  size_t offset_of(int query) const {
     const int heads = of_->head_end - of_->head_begin;
-    return rows + at(of_->row_begin + query / heads, args_->heads * item_.head_dim,
-                     (of_->head_begin + query % heads) * item_.head_dim);
+    return at(of_->row_begin + query / heads, args_->heads * item_.head_dim,
+              (of_->head_begin + query % heads) * item_.head_dim);
   }
 
   // The unit of a row that is not finite is NaN, and so is its result.

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/integer_sizes.h"
 #include "kernels/ops.h"
 
 namespace edgellm::cpu {

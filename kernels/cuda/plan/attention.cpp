@@ -12,14 +12,14 @@ int dims_for(int head_dim) {
 // Bytes of the keys and values of `chunks` chunks, as the cache holds them.
 size_t chunk_bytes(const AttentionSize& size, int chunks) {
   return 2 * static_cast<size_t>(chunks * kAttentionChunk * size.head_dim) *
-         static_cast<size_t>(element_bytes(size.type));
+         static_cast<size_t>(kv_element_bytes(size.type));
 }
 
 DecodePlan pick_decode(const AttentionSize& size, const DeviceTraits& device) {
   DecodePlan plan;
   plan.dims = dims_for(size.head_dim);
   plan.exact = size.head_dim == plan.dims;
-  plan.slots = decode_slots(plan.dims, element_bytes(size.type));
+  plan.slots = decode_slots(plan.dims, kv_element_bytes(size.type));
   // Less at a time where shared memory is small (compute capability 7.5: 64 KiB).
   while (plan.slots > 1 && chunk_bytes(size, plan.slots) > device.max_dynamic_shared) {
     plan.slots /= 2;
@@ -56,7 +56,7 @@ BatchPlan pick_batch_attention(const AttentionSize& size, const DeviceTraits& de
   plan.tile_heads = divide_up(size.group(), divide_up(size.group(), few ? 2 : 4));
   const int queries = plan.exact ? std::max(plan.tile_heads, 2) : 4;
   const bool shares = plan.exact && few;
-  plan.cut = {dims, element_bytes(size.type), shares ? 1 : queries, shares ? 2 : 1};
+  plan.cut = {dims, kv_element_bytes(size.type), shares ? 1 : queries, shares ? 2 : 1};
 
   const int head_tiles = divide_up(size.group(), plan.tile_heads);
   const int blocks = size.rows * size.kv_heads * head_tiles;

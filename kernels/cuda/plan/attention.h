@@ -30,8 +30,6 @@ struct AttentionSize {
   int group() const { return heads / kv_heads; }
 };
 
-constexpr int element_bytes(KvType type) { return type == KvType::kF16 ? 2 : 4; }
-
 // Dimensions that the instances of a kernel have room for. A head takes the first that is enough.
 inline constexpr int kHeadDims[] = {64, 128, 256};
 
