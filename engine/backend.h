@@ -20,7 +20,7 @@
 
 namespace edgellm {
 
-// Positions of a block of the paged KV cache. Attention reads whole chunks, so a chunk is the
+// Positions of a block of the paged KV cache. Attention reads whole tiles, so a tile is the
 // smallest block: it lets prompts share the most, and a sequence leave the least unused.
 inline constexpr int kKvBlockPositions = kAttentionChunk;
 
@@ -28,7 +28,7 @@ struct EngineOptions {
   int context = 0;     // positions per sequence; 0: the model's maximum
   int sequences = 1;   // sequences that can be live at the same time
   int max_rows = 256;  // rows of one pass: the longest prefill chunk
-  KvType kv_type = KvType::kF16;
+  KvType kv_type = KvType::kI16;
   // > 0: the KV cache is a pool of `kv_blocks` blocks of kKvBlockPositions, and set_blocks() says
   // which of them a sequence holds. 0: each sequence has the memory of a whole context to itself.
   int kv_blocks = 0;
@@ -176,7 +176,8 @@ std::unique_ptr<Backend> make_cpu_backend(const ModelFile& model, const EngineOp
 std::unique_ptr<Backend> make_cuda_backend(const ModelFile& model, const EngineOptions& options,
                                            const Progress& progress = {});
 
-// Bytes of a block of the paged KV cache: keys and values of kKvBlockPositions in every layer.
+// Bytes of a block of the paged KV cache: keys and values of kKvBlockPositions, with
+// their units, in every layer.
 uint64_t kv_block_bytes(const ModelConfig& config, KvType type);
 
 // What make_cuda_backend() would allocate on the device. Needs no GPU; all zeros in a build without

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/number_format.h"
+#include "engine/kv_type.h"
 #include "kernels/integer_sizes.h"
 
 namespace edgellm {
@@ -33,10 +34,15 @@ CacheLayout::CacheLayout(const ModelConfig& config, const EngineOptions& options
   blocks = paged ? options.kv_blocks + 1 : options.sequences;
   table_rows = options.sequences + (paged ? 1 : 0);
   blocks_per_sequence = (context + block_size - 1) / block_size;
-  require(options.kv_type != KvType::kI16 || config.head_dim <= kMaxIntegerHeadDim,
-          "heads are wider than the KV type i16 holds");
+  if (is_coded(options.kv_type) && config.head_dim > kMaxIntegerHeadDim) {
+    throw Error(ExitCode::kUnsupported,
+                "the model's heads have " + std::to_string(config.head_dim) +
+                    " dimensions, but KV type " + to_string(options.kv_type) + " takes at most " +
+                    std::to_string(kMaxIntegerHeadDim) + "; use --kv-type f32");
+  }
   const size_t positions = static_cast<size_t>(blocks) * static_cast<size_t>(block_size);
-  layer_bytes = positions * static_cast<size_t>(config.kv_dim()) *
+  layer_bytes = positions * static_cast<size_t>(config.kv_heads) *
+                static_cast<size_t>(kv_tile_dims(options.kv_type, config.head_dim)) *
                 static_cast<size_t>(kv_element_bytes(options.kv_type));
   unit_bytes = positions * static_cast<size_t>(config.kv_heads) *
                static_cast<size_t>(kv_unit_bytes(options.kv_type));

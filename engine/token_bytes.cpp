@@ -18,8 +18,8 @@ uint64_t weight_bytes_per_token(const ModelFile& model, uint64_t certified_head_
 }
 
 uint64_t kv_cache_bytes(const ModelConfig& config, int context, KvType type) {
-  const auto head_bytes =
-      static_cast<uint64_t>(2 * kv_element_bytes(type) * config.head_dim + kv_unit_bytes(type));
+  const auto head_bytes = static_cast<uint64_t>(
+      2 * kv_element_bytes(type) * kv_tile_dims(type, config.head_dim) + kv_unit_bytes(type));
   return head_bytes * static_cast<uint64_t>(config.kv_heads) *
          static_cast<uint64_t>(config.layers) * static_cast<uint64_t>(context);
 }

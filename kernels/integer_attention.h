@@ -1,7 +1,8 @@
-// Attention in integers, the KV type i16 (docs/numerics.md, "Attention in integers"): what one
-// score, one weight and one row are, one source for host and device.
+// Attention in integers, the KV types i16 and i8 (docs/numerics.md, "Attention in integers"): what
+// one score, one weight and one row are, one source for host and device.
 //
-// Keys, values and queries are int16 codes of Hadamard-turned rows, weights are 16-bit numbers.
+// Keys, values and queries are codes of Hadamard-turned rows: queries int16, keys and values int16
+// or int8, as the type says. Weights are 16-bit numbers.
 // Every sum over dimensions or positions is an exact int32, so its order is free. What is left in
 // float32 follows one order: the sum of the weights (kWeightPartials) and the merge of chunks.
 //
@@ -13,11 +14,20 @@
 
 namespace edgellm {
 
-// The largest code, 127 * 256 + 127: both digits reach +-127.
-inline constexpr int kMaxCode16 = 32639;
+// The largest code of 16 bits, 127 * 256 + 127: both digits reach +-127. Queries have such codes
+// for both types of keys and values.
+inline constexpr float kMaxQueryCode = 32639.0f;
+EDGELLM_HOST_DEVICE constexpr float max_code(KvType type) {
+  return type == KvType::kI8 ? 127.0f : 32639.0f;
+}
 
 // A head is turned in blocks of this many dimensions: the largest power of two that divides it.
 EDGELLM_HOST_DEVICE constexpr int turn_block(int head_dim) { return head_dim & -head_dim; }
+EDGELLM_HOST_DEVICE constexpr int log2_block(int head_dim) {
+  int bits = 0;
+  while ((head_dim >> bits & 1) == 0) ++bits;
+  return bits;
+}
 
 // The Walsh-Hadamard butterfly of every block of `row` [head_dim], in place and not normalised: a
 // second turn gives turn_block() times the row.
@@ -51,9 +61,9 @@ struct RowUnit {
   float per_unit;
   float unit;
 };
-EDGELLM_HOST_DEVICE inline RowUnit row_unit(float amax) {
+EDGELLM_HOST_DEVICE inline RowUnit row_unit(float amax, float max_code) {
   const float largest = fmaxf(amax, 1e-30f);
-  return {32639.0f / largest, largest / 32639.0f};
+  return {max_code / largest, largest / max_code};
 }
 
 // The same for a row of values. The unit is a power of 2^(1/8), so that its logarithm is exact and
@@ -62,20 +72,21 @@ struct ValueUnit {
   float log2_unit;
   float per_unit;  // 1 / unit, rounded
 };
-EDGELLM_HOST_DEVICE inline ValueUnit value_unit(float amax) {
+EDGELLM_HOST_DEVICE inline ValueUnit value_unit(float amax, float max_code) {
   constexpr float kEighths[8] = {1.0f,          1.0905077457f, 1.1892070770f, 1.2968395948f,
                                  1.4142135382f, 1.5422108173f, 1.6817928553f, 1.8340080976f};
-  const float needed = fmaxf(amax / 32639.0f, 9.094947017729282e-13f);  // 2^-40
+  const float needed = fmaxf(amax / max_code, 9.094947017729282e-13f);  // 2^-40
   const uint32_t bits = float_to_bits(needed);
-  int exponent = static_cast<int>(bits >> 23) - 127;
+  const int exponent = static_cast<int>(bits >> 23) - 127;
   const float mantissa = bits_to_float((bits & 0x7fffffu) | 0x3f800000u);
-  int eighth = 0;
-  while (eighth < 8 && kEighths[eighth] < mantissa) ++eighth;
-  if (eighth == 8) {
-    eighth = 0;
-    ++exponent;
+  int eighth = 8;
+  float unit = 2.0f;
+  for (int i = 7; i >= 0; --i) {  // unrolled by the compiler: no table in a GPU's local memory
+    if (kEighths[i] < mantissa) break;
+    eighth = i;
+    unit = kEighths[i];
   }
-  const float unit = kEighths[eighth] * bits_to_float(static_cast<uint32_t>(exponent + 127) << 23);
+  unit *= bits_to_float(static_cast<uint32_t>(exponent + 127) << 23);
   return {static_cast<float>(exponent) + 0.125f * static_cast<float>(eighth), 1.0f / unit};
 }
 
@@ -86,17 +97,21 @@ struct CachedUnits {
   float value_per_unit;  // finite, as are the others: a weight of 0 must stay 0
 };
 
-// The factor of a query's scores: log2(e) / sqrt(head_dim) / turn_block, times its unit, times the
-// 256 of the upper digits.
-EDGELLM_HOST_DEVICE inline float score_factor(float query_unit, int head_dim) {
+// The factor of a query's scores: log2(e) / sqrt(head_dim) / turn_block, times its unit. Sums over
+// int16 keys count in units of 256 codes.
+inline float head_scale(int head_dim) {
   const double log2_e = 1.4426950408889634;
-  const float per_head = static_cast<float>(log2_e / sqrt(static_cast<double>(head_dim))) /
-                         static_cast<float>(turn_block(head_dim));
-  return (query_unit * per_head) * 256.0f;
+  return static_cast<float>(log2_e / std::sqrt(static_cast<double>(head_dim))) /
+         static_cast<float>(turn_block(head_dim));
+}
+EDGELLM_HOST_DEVICE inline float score_factor(float query_unit, float scale_of_head, KvType type) {
+  return (query_unit * scale_of_head) * (type == KvType::kI16 ? 256.0f : 1.0f);
 }
 
 // The score of a position in powers of two, the unit of its value included. `sum` is
-//   256 * sum(qh kh) + sum(qh kl + ql kh),  in units of 256 codes: ql kl is left out by definition.
+//   i16: 256 * sum(qh kh) + sum(qh kl + ql kh),  in units of 256 codes: ql kl is left out by
+//        definition
+//   i8:  256 * sum(qh k) + sum(ql k),  exact
 EDGELLM_HOST_DEVICE inline float integer_score(int32_t sum, const CachedUnits& units,
                                                float factor) {
   return fmaf(static_cast<float>(sum) * units.key_unit, factor, units.value_log2_unit);
@@ -107,7 +122,11 @@ EDGELLM_HOST_DEVICE inline float integer_score(int32_t sum, const CachedUnits& u
 // constant term is 1; the integer part goes into the exponent.
 EDGELLM_HOST_DEVICE inline float integer_weight(float score, float max) {
   const float shift = (127.0f - max) * 0.0078125f;
+#ifdef __CUDA_ARCH__
+  const float u = __saturatef(fmaf(score, 0.0078125f, shift));  // one instruction
+#else
   const float u = fmaxf(fmaf(score, 0.0078125f, shift), 0.0f);
+#endif
   const float t = fmaf(u, 128.0f, 12582785.0f);
   const float n = t - 12582785.0f;
   const float r = fmaf(u, 128.0f, -n);
@@ -128,10 +147,14 @@ EDGELLM_HOST_DEVICE inline float power_of_two(float n) {
   return bits_to_float(static_cast<uint32_t>(static_cast<int>(fmaxf(n, -126.0f)) + 127) << 23);
 }
 
-// What turns a merged sum of weighted codes into a turned value: 256 codes a unit of the sums,
-// weights of 65,535, and the second turn.
-EDGELLM_HOST_DEVICE inline float output_factor(float weight_sum, int head_dim) {
-  return (256.0f / 65535.0f) / static_cast<float>(turn_block(head_dim)) / weight_sum;
+// What turns a merged sum of weighted codes into a turned value: weights of 65,535, the second
+// turn, and the 256 codes that a unit of the sums of int16 values is.
+EDGELLM_HOST_DEVICE inline float output_factor(float weight_sum, int head_dim, KvType type) {
+  constexpr float kI16Unit = 256.0f / 65535.0f;
+  constexpr float kI8Unit = 1.0f / 65535.0f;
+  // Divided by a power of two, which is exact.
+  const float turned_twice = bits_to_float(static_cast<uint32_t>(127 - log2_block(head_dim)) << 23);
+  return (type == KvType::kI16 ? kI16Unit : kI8Unit) * turned_twice / weight_sum;
 }
 
 }  // namespace edgellm

@@ -72,16 +72,21 @@ inline constexpr int kMaxCertifiedCols = 16384;
 
 // ---- KV cache -------------------------------------------------------------------------------
 
-// f16 and f32: floats. i16: codes of turned rows (kernels/integer_attention.h).
-enum class KvType : uint8_t { kF16, kF32, kI16 };
+// i16 and i8: codes of turned rows (kernels/integer_attention.h). f32: floats.
+enum class KvType : uint8_t { kI16, kI8, kF32 };
 
+EDGELLM_HOST_DEVICE constexpr bool is_coded(KvType type) {
+  return type == KvType::kI16 || type == KvType::kI8;
+}
 EDGELLM_HOST_DEVICE constexpr int kv_element_bytes(KvType type) {
-  return type == KvType::kF32 ? 4 : 2;
+  return type == KvType::kF32 ? 4 : type == KvType::kI8 ? 1 : 2;
+}
+// Dimensions that a tile of the cache has room for: whole steps of the tensor cores for codes.
+EDGELLM_HOST_DEVICE constexpr int kv_tile_dims(KvType type, int head_dim) {
+  return is_coded(type) ? (head_dim + 31) / 32 * 32 : head_dim;
 }
 // Bytes beside the elements of a key and a value of one position and kv head.
-EDGELLM_HOST_DEVICE constexpr int kv_unit_bytes(KvType type) {
-  return type == KvType::kI16 ? 3 * 4 : 0;
-}
+EDGELLM_HOST_DEVICE constexpr int kv_unit_bytes(KvType type) { return is_coded(type) ? 3 * 4 : 0; }
 
 // Attention works on chunks of this many positions, counted from position 0 (docs/numerics.md).
 inline constexpr int kAttentionChunk = 64;
@@ -91,8 +96,8 @@ inline constexpr int kAttentionChunk = 64;
 //
 // Position p of sequence s lies in pool block `block_table[s * blocks_per_sequence + p /
 // block_size]`. A block holds [kv_heads, block_size / kAttentionChunk] tiles of kAttentionChunk *
-// head_dim elements, one tile a chunk. The order inside a tile is the backend's own: `ref` keeps
-// keys and values as [position, head_dim]; `cpu` keeps keys transposed, [head_dim, position].
+// kv_tile_dims() elements, one for each kAttentionChunk positions. The order inside a tile is the
+// backend's own: `ref`, and `cpu` for floats, keep keys and values as [position, head_dim].
 struct KvCache {
   void* k = nullptr;
   void* v = nullptr;
@@ -101,30 +106,43 @@ struct KvCache {
   int block_size = 0;  // positions, a multiple of kAttentionChunk
   int kv_heads = 0;
   int head_dim = 0;
-  KvType type = KvType::kF16;
-  // i16: for each tile of the pool [3, kAttentionChunk]: key_unit, value_log2_unit and
+  KvType type = KvType::kI16;
+  // Codes: for each tile of the pool [3, kAttentionChunk]: key_unit, value_log2_unit and
   // value_per_unit (kernels/integer_attention.h) of its positions.
   float* units = nullptr;
 
+  EDGELLM_HOST_DEVICE int tile_dims() const { return kv_tile_dims(type, head_dim); }
   // Elements in one block of one of the two pools.
   EDGELLM_HOST_DEVICE size_t block_elements() const {
     return static_cast<size_t>(kv_heads) * static_cast<size_t>(block_size) *
-           static_cast<size_t>(head_dim);
+           static_cast<size_t>(tile_dims());
   }
-  // First element of the tile that holds `position` of `sequence` for one kv head.
-  EDGELLM_HOST_DEVICE size_t tile_offset(int sequence, int position, int kv_head) const {
+  // The number, in the pool, of the tile that holds `position` of `sequence` for one kv head.
+  EDGELLM_HOST_DEVICE size_t tile_number(int sequence, int position, int kv_head) const {
+    const int in_sequence = position / block_size;
     const int32_t block =
         block_table[static_cast<size_t>(sequence) * static_cast<size_t>(blocks_per_sequence) +
-                    static_cast<size_t>(position / block_size)];
-    const size_t tiles_per_head = static_cast<size_t>(block_size / kAttentionChunk);
-    const size_t tile = static_cast<size_t>(kv_head) * tiles_per_head +
-                        static_cast<size_t>(position % block_size / kAttentionChunk);
-    return static_cast<size_t>(block) * block_elements() +
-           tile * static_cast<size_t>(kAttentionChunk) * static_cast<size_t>(head_dim);
+                    static_cast<size_t>(in_sequence)];
+    const int tiles_per_head = block_size / kAttentionChunk;
+    const int in_block =
+        kv_head * tiles_per_head + (position - in_sequence * block_size) / kAttentionChunk;
+    return static_cast<size_t>(block) * static_cast<size_t>(kv_heads * tiles_per_head) +
+           static_cast<size_t>(in_block);
+  }
+  EDGELLM_HOST_DEVICE size_t tile_elements() const {
+    return static_cast<size_t>(kAttentionChunk) * static_cast<size_t>(tile_dims());
+  }
+  // First element of that tile.
+  EDGELLM_HOST_DEVICE size_t tile_offset(int sequence, int position, int kv_head) const {
+    return tile_number(sequence, position, kv_head) * tile_elements();
+  }
+  // The units of tile `number`.
+  EDGELLM_HOST_DEVICE float* units_of(size_t number) const {
+    return units + number * (3 * kAttentionChunk);
   }
   // The units of the tile that begins at this element.
   EDGELLM_HOST_DEVICE float* tile_units(size_t tile) const {
-    return units + tile / static_cast<size_t>(head_dim) * 3;
+    return units + tile / static_cast<size_t>(tile_dims()) * 3;
   }
 };
 
@@ -149,9 +167,8 @@ struct EmbedArgs {
   int rows = 0;
 };
 
-// RMSNorm, int8 quantisation, the ternary products q, k and v, RoPE on q and k; q goes out, k and v
-// into the cache at the row's place. Per row (BitNet b1.58, arXiv 2402.17764; folded norm:
-// docs/numerics.md):
+// RMSNorm, int8 quantisation, the ternary products q, k and v, RoPE on q and k. Per row (BitNet
+// b1.58, arXiv 2402.17764; folded norm: docs/numerics.md):
 //   z = x * gain; amax = max|z|
 //   amax == 0:  codes are all 0 and the result is +0
 //   otherwise   amax = max(amax, 1e-30f), s = (1.0f / amax) * 127.0f,
@@ -160,8 +177,6 @@ struct EmbedArgs {
 //   y[i] = float(W[i] . codes) * ((scale[i] / s) * r)
 //   RoPE rotates pairs (i, i + head_dim / 2) of every head of q and k:
 //   lo' = lo * cos - hi * sin, hi' = hi * cos + lo * sin
-//   k and v are clamped to +-65504 and rounded to half precision, or kept, or turned and coded
-//   (kernels/integer_attention.h), as the cache's type says.
 struct QkvArgs {
   const float* x = nullptr;     // [rows, dim]
   const float* gain = nullptr;  // [dim]
@@ -172,34 +187,40 @@ struct QkvArgs {
   // [max position + 1, head_dim / 2], made by the host for every backend.
   const float* rope_cos = nullptr;
   const float* rope_sin = nullptr;
-  RowPlaces places;
-  float* q_out = nullptr;  // [rows, heads * head_dim] out
-  KvCache kv;              // in and out
+  const int32_t* positions = nullptr;  // [rows]
+  float* q_out = nullptr;              // [rows, heads * head_dim] out
+  float* k_out = nullptr;              // [rows, kv_heads * head_dim] out
+  float* v_out = nullptr;              // [rows, kv_heads * head_dim] out
   int rows = 0;
   int dim = 0;
-  int heads = 0;
+  int head_dim = 0;
   int layer = 0;
   int32_t* fault = nullptr;
 };
 
-// Causal grouped-query attention of each row over positions 0 .. its own, all of them already in
-// the cache. FlashDecoding (arXiv 2311.01282) with a fixed order: chunks of kAttentionChunk
-// positions, merged in ascending order.
+// Appends the rows' keys and values to the cache, each at its place: as they are, or turned and
+// coded (kernels/integer_attention.h), as the cache's type says. Then causal grouped-query
+// attention of each row over positions 0 .. its own. FlashDecoding (arXiv 2311.01282) with a fixed
+// order: chunks of kAttentionChunk positions, merged in ascending order.
 //   score = canonical_sum over head_dim of q * k, times float32(1 / sqrt(double(head_dim)))
 //   per chunk c: m = max score, p = exp(score - m), l = sum p, o = sum p * v (fma), ascending
 //   state = chunk 0; then M' = max(M, m), a = exp(M - M'), b = exp(m - M'),
 //   L = fma(L, a, l * b), O = fma(O, a, o * b);  out = O / L
-// Over codes, the type i16: docs/numerics.md, "Attention in integers".
+// Over codes: docs/numerics.md, "Attention in integers".
 struct AttentionArgs {
   const float* q = nullptr;  // [rows, heads * head_dim]
-  KvCache kv;
+  const float* k = nullptr;  // [rows, kv_heads * head_dim]; null: the cache has them and the values
+  const float* v = nullptr;  // [rows, kv_heads * head_dim]
+  KvCache kv;                // in and out
   RowPlaces places;
   float* out = nullptr;  // [rows, heads * head_dim] out
   int rows = 0;
   int heads = 0;
+  int layer = 0;
+  int32_t* fault = nullptr;  // for codes
   // The first rows of the pass, each alone in its sequence. `cuda` has a kernel of its own for
-  // them, which reads the keys and values of earlier steps before this pass has written any. The
-  // bits are the same for any lower number.
+  // them, which reads the keys and values of earlier steps before the kernels of this one have
+  // ended. The bits are the same for any lower number.
   int decode_rows = 0;
 };
 

@@ -130,7 +130,7 @@ class Bench {
   explicit Bench(const BenchFlags& flags) : flags_(flags), settings_(settings_of(flags)) {
     header_.json = {
         {"schema", "edgellm.bench/1"}, {"build", build_json()}, {"machine", to_json(machine_)}};
-    header_.show_kv_type = flags.kv_types.size() > 1 || flags.kv_types.front() != "f16";
+    header_.show_kv_type = flags.kv_types != BenchFlags().kv_types;
     header_.show_prefill_chunk = flags.prefill_chunks != std::vector<int>{0};
   }
 
@@ -320,14 +320,13 @@ void add_bench(Program& program) {
       .number_list("--threads", flags->threads, "CPU threads [one per usable core]", 1, kMaxThreads)
       .value("N")
       .group(kGroup);
-  command
-      .word_list("--kv-type", flags->kv_types, "Type of the KV cache [f16]", one_of({"f16", "f32"}))
-      .value("f16|f32")
+  command.word_list("--kv-type", flags->kv_types, kKvTypeHelp, kv_type_problem)
+      .value(kv_type_value())
       .group(kGroup)
       .excludes(ops);
   command
-      .number_list("--prefill-chunk", flags->prefill_chunks, "Prompt tokens of one pass [256]", 1,
-                   kMaxPrefillChunk)
+      .number_list("--prefill-chunk", flags->prefill_chunks,
+                   "Prompt tokens of one pass [256; 2048 on a GPU]", 1, kMaxPrefillChunk)
       .value("N")
       .group(kGroup)
       .excludes(ops);

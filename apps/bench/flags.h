@@ -19,7 +19,7 @@ struct BenchFlags {
   std::vector<int> depths;     // as above
   std::vector<int> batches = {1};
   std::vector<std::string> devices = {"auto"};
-  std::vector<std::string> kv_types = {"f16"};
+  std::vector<std::string> kv_types = {"i16"};
   std::vector<int> threads = {0};
   std::vector<int> prefill_chunks = {0};
   int layers = 0;   // of shapes; 0: their own

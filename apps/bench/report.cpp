@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/number_format.h"
 #include "base/text.h"
+#include "engine/kv_type.h"
 #include "engine/token_bytes.h"
 
 namespace edgellm::bench {
@@ -180,7 +181,7 @@ Json run_json(const Backend& backend, const RunSetting& setting) {
           {"device", backend.info().device},
           {"gpu", gpu_json(setting.gpu, setting.sensors)},
           {"threads", setting.threads},
-          {"kv_type", setting.kv_type == KvType::kF32 ? "f32" : "f16"},
+          {"kv_type", to_string(setting.kv_type)},
           {"prefill_chunk", setting.prefill_chunk},
           {"context", backend.info().context},
           {"load_ns", setting.load_ns},

@@ -18,7 +18,7 @@ struct RunSetting {
   std::string model_name;  // for the table
   bool on_gpu = false;
   int threads = 0;
-  KvType kv_type = KvType::kF16;
+  KvType kv_type = KvType::kI16;
   int prefill_chunk = 0;
   int64_t load_ns = 0;
   ReadBandwidth bandwidth;

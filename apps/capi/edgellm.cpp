@@ -131,6 +131,11 @@ void check_range(const char* name, int32_t value, int32_t low, int32_t high) {
                                     " (0: the default)");
 }
 
+// The name of an EDGELLM_KV_ value.
+const char* kv_type_name(int32_t value) {
+  return value == EDGELLM_KV_F32 ? "f32" : value == EDGELLM_KV_I8 ? "i8" : "i16";
+}
+
 SessionOptions engine_flags(const edgellm_model_options& options) {
   SessionOptions flags;
   if (options.device != nullptr) flags.device = options.device;
@@ -142,11 +147,11 @@ SessionOptions engine_flags(const edgellm_model_options& options) {
   check_range("context", options.context, 0, INT32_MAX);
   check_range("max_sequences", options.max_sequences, 0, kMaxSequences);
   check_range("prefill_chunk", options.prefill_chunk, 0, kMaxPrefillChunk);
-  check_range("kv_type", options.kv_type, EDGELLM_KV_F16, EDGELLM_KV_F32);
+  check_range("kv_type", options.kv_type, EDGELLM_KV_I16, EDGELLM_KV_I8);
   flags.threads = options.threads;
   flags.context = options.context;
   flags.prefill_chunk = options.prefill_chunk;
-  flags.kv_type = options.kv_type == EDGELLM_KV_F32 ? "f32" : "f16";
+  flags.kv_type = kv_type_name(options.kv_type);
   flags.no_verify = options.no_verify != 0;
   return flags;
 }

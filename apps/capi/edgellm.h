@@ -61,7 +61,9 @@ EDGELLM_API const char* edgellm_last_error(void);
 
 typedef struct edgellm_model edgellm_model;
 
-enum { EDGELLM_KV_F16 = 0, EDGELLM_KV_F32 = 1 };
+/* Codes of 16 or 8 bits, or float32. 0 was half precision in earlier libraries, EDGELLM_KV_F16;
+ * i16 took its place. */
+enum { EDGELLM_KV_I16 = 0, EDGELLM_KV_F32 = 1, EDGELLM_KV_I8 = 2 };
 
 /* Zero, or NULL, is the default of every member but struct_size. */
 typedef struct edgellm_model_options {
@@ -69,9 +71,10 @@ typedef struct edgellm_model_options {
   const char* device;    /* "auto" (default), "cpu", "cuda" or "cuda:N" */
   int32_t threads;       /* CPU threads; default: one per core this process may use */
   int32_t context;       /* positions of a sequence; default: the model's maximum */
-  int32_t kv_type;       /* EDGELLM_KV_F16 (default) or EDGELLM_KV_F32 */
+  int32_t kv_type;       /* EDGELLM_KV_I16 (default), EDGELLM_KV_I8 or EDGELLM_KV_F32 */
   int32_t max_sequences; /* that can exist at the same time; default: 1 */
-  int32_t prefill_chunk; /* ids of one pass; default: 256. Changes speed and memory, no result */
+  int32_t prefill_chunk; /* ids of one pass; default: 256, on a GPU 2048. Changes speed and memory,
+                          * no result */
   int32_t no_verify;     /* not 0: do not check the hashes of the file's contents */
 } edgellm_model_options;
 

@@ -4,7 +4,7 @@
 // Option::value() says what a value may be, and completion goes by it; of a positional argument
 // without one its name does. It is one word or several, separated by "|":
 //
-//   f16|f32        these words: all that begin with a small letter or a digit
+//   i16|i8|f32     these words: all that begin with a small letter or a digit
 //   FILE, OUT      a file; FILE.json: a file whose name ends in .json
 //   SRC            a file or a folder
 //   DIR            a folder

@@ -7,12 +7,19 @@
 #include "apps/common/near_matches.h"
 #include "apps/common/parse_number.h"
 #include "base/text.h"
+#include "engine/kv_type.h"
 #include "model/convert.h"
 
 namespace edgellm {
 namespace {
 
 constexpr const char* kSampling = "Sampling";
+
+std::vector<std::string> kv_type_names() {
+  std::vector<std::string> names;
+  for (const KvType type : kKvTypes) names.emplace_back(to_string(type));
+  return names;
+}
 
 // Parsed strictly: CLI11 takes an empty text for 0 and cuts a number that is too large.
 template <class T>
@@ -50,13 +57,14 @@ void add_engine_options(Command& command, SessionOptions& options) {
       .range(1, kMaxThreads)
       .value("N")
       .group(kEngine);
-  command.option("--kv-type", options.kv_type, "Type of the KV cache [f16]")
-      .check(one_of({"f16", "f32"}))
-      .value("f16|f32")
+  command.option("--kv-type", options.kv_type, kKvTypeHelp)
+      .check(kv_type_problem)
+      .value(kv_type_value())
       .group(kEngine);
   command
       .option("--prefill-chunk", options.prefill_chunk,
-              "Prompt tokens of one pass; changes speed and memory, never the result [256]")
+              "Prompt tokens of one pass; changes speed and memory, never the result [256; "
+              "2048 on a GPU]")
       .range(1, kMaxPrefillChunk)
       .value("N")
       .group(kEngine);
@@ -135,6 +143,16 @@ void add_prompt_options(Command& command, PromptSource& source, PromptForms form
     }
   }
 }
+
+std::string kv_type_problem(const std::string& name) {
+  if (name == "f16") {
+    return "'f16' is no longer a KV type: i16 took its place, with as many bytes a value "
+           "and nearer to float32; use --kv-type i16, which is the default";
+  }
+  return one_of(kv_type_names())(name);
+}
+
+std::string kv_type_value() { return join(kv_type_names(), "|"); }
 
 std::string shape_problem(const std::string& shape) {
   const std::vector<std::string> names = synth_shape_names();

@@ -41,6 +41,14 @@ enum class PromptForms {
 // The options exclude each other.
 void add_prompt_options(Command& command, PromptSource& source, PromptForms forms);
 
+// What is wrong with the name of a KV type; empty for one of engine/kv_type.h.
+std::string kv_type_problem(const std::string& name);
+
+// What the value of --kv-type may be, for Option::value(), and what it means.
+std::string kv_type_value();
+inline constexpr const char* kKvTypeHelp =
+    "Type of the KV cache: codes of 16 or 8 bits, or float32 [i16]";
+
 // What is wrong with the name of a shape that `synth` is to make; empty for a good one.
 std::string shape_problem(const std::string& shape);
 

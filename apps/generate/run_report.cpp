@@ -8,6 +8,7 @@
 #include "apps/session/sampling_choice.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "engine/kv_type.h"
 #include "engine/token_bytes.h"
 
 namespace edgellm {
@@ -129,7 +130,7 @@ nlohmann::ordered_json to_json(const RunReport& report, const nlohmann::ordered_
               {"max", latencies.max}}}}},
           {"device", report.backend->info().device},
           {"threads", report.options->threads},
-          {"kv_type", report.options->kv_type == KvType::kF32 ? "f32" : "f16"},
+          {"kv_type", to_string(report.options->kv_type)},
           {"context", report.backend->info().context},
           {"sampling", edgellm::to_json(*report.sampling)},
           {"output_hash", output_hash(result.token_ids)}};

@@ -8,6 +8,7 @@
 #include "engine/backend.h"
 #include "engine/generate.h"
 #include "kernels/cpu/machine.h"
+#include "kernels/integer_sizes.h"
 
 namespace edgellm {
 namespace {
@@ -35,6 +36,7 @@ std::vector<int32_t> greedy_ids(const ModelFile& model, std::span<const int32_t>
   options.max_rows = std::min(options.context, prompt_size);
   options.threads = threads;
   options.low_memory = low_memory;
+  if (model.config().head_dim > kMaxIntegerHeadDim) options.kv_type = KvType::kF32;
   options.full_head = true;  // few tokens, which shall not depend on more than they must
   const auto backend = make_cpu_backend(model, options);
   GenerateRequest request;

@@ -102,7 +102,9 @@ Json golden_json(const ModelFile& model) {
 
 // What a run with the full context takes on a GPU; needs none. Empty in a build without CUDA.
 std::optional<MemoryPlan> gpu_memory(const ModelFile& model) {
-  const MemoryPlan plan = plan_cuda_memory(model, engine_options({}, model.config()));
+  EngineOptions engine = engine_options({}, model.config());
+  engine.max_rows = std::min(kGpuPrefillChunk, engine.context);
+  const MemoryPlan plan = plan_cuda_memory(model, engine);
   return plan.total() == 0 ? std::nullopt : std::optional(plan);
 }
 
@@ -133,7 +135,7 @@ void print_as_json(const ModelFile& model, bool with_sections) {
   const ModelConfig& config = model.config();
   const Provenance& provenance = model.provenance();
   const ByteCounts bytes = count_bytes(model);
-  Json json = {{"schema", "edgellm.info/1"},
+  Json json = {{"schema", "edgellm.info/2"},
                {"path", model.path()},
                {"id", hex64(model.id())},
                {"bytes", model.file_bytes()},
@@ -165,7 +167,8 @@ void print_as_json(const ModelFile& model, bool with_sections) {
                {"memory",
                 {{"gpu", gpu_memory_json(model)},
                  {"weight_bytes_per_token", weight_bytes_per_token(model)},
-                 {"kv_cache_f16", kv_cache_bytes(config, config.max_context, KvType::kF16)},
+                 {"kv_cache_i16", kv_cache_bytes(config, config.max_context, KvType::kI16)},
+                 {"kv_cache_i8", kv_cache_bytes(config, config.max_context, KvType::kI8)},
                  {"kv_cache_f32", kv_cache_bytes(config, config.max_context, KvType::kF32)}}},
                {"tokenizer", tokenizer_json(model)},
                {"sampling", parsed_or_text(model.tokenizer().sampling_json)},
@@ -287,8 +290,8 @@ void print_as_text(const ModelFile& model, bool with_sections) {
   tokenizer_rows(model, table);
   table.gap();
   table.row("memory", human_bytes(model.file_bytes()) + " mapped, " +
-                          human_bytes(kv_cache_bytes(config, config.max_context, KvType::kF16)) +
-                          " KV cache at the full context (f16)");
+                          human_bytes(kv_cache_bytes(config, config.max_context, KvType::kI16)) +
+                          " KV cache at the full context (i16)");
   if (const auto plan = gpu_memory(model)) {
     table.row("gpu memory", human_bytes(plan->total()) +
                                 " at the full context: " + human_bytes(plan->weights) +

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/number_format.h"
+#include "engine/kv_type.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/cuda/gpu_list.h"
 
@@ -34,10 +35,8 @@ EngineOptions engine_options(const SessionOptions& options, const ModelConfig& c
   EngineOptions engine;
   engine.context = context != 0 ? context : options.context;
   if (engine.context == 0) engine.context = config.max_context;
-  engine.kv_type = options.kv_type == "f32" ? KvType::kF32 : KvType::kF16;
+  engine.kv_type = kv_type_of(options.kv_type);
   engine.threads = options.threads != 0 ? options.threads : cpu::usable_cores();
-  if (options.prefill_chunk != 0) engine.max_rows = options.prefill_chunk;
-  engine.max_rows = std::min(engine.max_rows, engine.context);
   engine.use_graph = !options.no_graph;
   engine.full_head = options.full_head;
   return engine;
@@ -76,7 +75,12 @@ const Tokenizer* Session::tokenizer() {
 
 EngineOptions Session::engine_options(int context) const {
   EngineOptions engine = edgellm::engine_options(options_, config(), context);
-  if (device_.gpu) engine.gpu = *device_.gpu;
+  if (device_.gpu) {
+    engine.gpu = *device_.gpu;
+    engine.max_rows = kGpuPrefillChunk;
+  }
+  if (options_.prefill_chunk != 0) engine.max_rows = options_.prefill_chunk;
+  engine.max_rows = std::min(engine.max_rows, engine.context);
   return engine;
 }
 

@@ -21,13 +21,15 @@ namespace edgellm {
 
 inline constexpr int kMaxThreads = 1024;
 inline constexpr int kMaxPrefillChunk = 65536;
+// Rows of a pass that fill a large GPU.
+inline constexpr int kGpuPrefillChunk = 2048;
 
 struct SessionOptions {
   std::string device = "auto";
   int context = 0;              // positions; 0: the model's maximum
   int threads = 0;              // 0: every core this process may use
-  std::string kv_type = "f16";  // or "f32"
-  int prefill_chunk = 0;        // rows of a pass; 0: the back end's default
+  std::string kv_type = "i16";  // engine/kv_type.h
+  int prefill_chunk = 0;        // rows of a pass; 0: the device's default
   bool no_graph = false;
   bool full_head = false;  // greedy steps also compute every logit
   bool no_verify = false;  // the file's hashes are not checked
@@ -40,9 +42,9 @@ ModelFile open_model(const std::string& name);
 // Empty where the file holds none.
 std::optional<Tokenizer> load_tokenizer(const ModelFile& model);
 
-// What a back end for `config` is made from. `context` overrides the options where it is not 0: for
-// commands that know how many positions they need. Throws Error (kUsage) where the options ask for
-// more positions than the model was made for.
+// What a back end for `config` is made from, but for the device and the rows of a pass. `context`
+// overrides the options where it is not 0: for commands that know how many positions they need.
+// Throws Error (kUsage) where the options ask for more positions than the model was made for.
 EngineOptions engine_options(const SessionOptions& options, const ModelConfig& config,
                              int context = 0);
 

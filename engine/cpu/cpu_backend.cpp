@@ -70,6 +70,8 @@ class CpuBackend final : public Backend {
     const size_t rows = static_cast<size_t>(options.max_rows);
     x_.resize(rows * static_cast<size_t>(config_.dim));
     q_.resize(rows * static_cast<size_t>(config_.q_dim()));
+    k_.resize(rows * static_cast<size_t>(config_.kv_dim()));
+    v_.resize(rows * static_cast<size_t>(config_.kv_dim()));
     attention_.resize(rows * static_cast<size_t>(config_.q_dim()));
     u_.resize(rows * static_cast<size_t>(config_.ffn));
     log_backend(*this);
@@ -96,9 +98,12 @@ class CpuBackend final : public Backend {
       const KvCache kv =
           cache_.layer(l, kv_memory_.data(), table_.entries().data(), config_, options_.kv_type);
       cpu::qkv({x_.data(), w.attn_norm.data(), eps, view(w.q), view(w.k), view(w.v), rope_.cosine(),
-                rope_.sine(), places, q_.data(), kv, rows, config_.dim, config_.heads, l, &fault},
+                rope_.sine(), batch.positions.data(), q_.data(), k_.data(), v_.data(), rows,
+                config_.dim, config_.head_dim, l, &fault},
                pool_);
-      cpu::attention({q_.data(), kv, places, attention_.data(), rows, config_.heads}, pool_);
+      cpu::attention({q_.data(), k_.data(), v_.data(), kv, places, attention_.data(), rows,
+                      config_.heads, l, &fault},
+                     pool_);
       cpu::attn_out({attention_.data(), gain_or_null(w.attn_sub_norm), eps, view(w.o), x_.data(),
                      rows, l, &fault},
                     pool_);
@@ -125,10 +130,11 @@ class CpuBackend final : public Backend {
     plan.weights = model().file_bytes();
     plan.certified_head = certified_head_.bytes();
     plan.kv_cache = kv_memory_.bytes();
-    plan.workspace = pool_.scratch_bytes() + rope_.bytes() +
-                     (x_.capacity() + q_.capacity() + attention_.capacity() + u_.capacity() +
-                      normed_.capacity() + logits_.capacity()) *
-                         sizeof(float);
+    plan.workspace =
+        pool_.scratch_bytes() + rope_.bytes() +
+        (x_.capacity() + q_.capacity() + k_.capacity() + v_.capacity() + attention_.capacity() +
+         u_.capacity() + normed_.capacity() + logits_.capacity()) *
+            sizeof(float);
     return plan;
   }
 
@@ -220,6 +226,8 @@ class CpuBackend final : public Backend {
   std::vector<int32_t> rescored_;  // [output rows] of a greedy step
   std::vector<float> x_;           // [max_rows, dim] residual stream
   std::vector<float> q_;           // [max_rows, q_dim]
+  std::vector<float> k_;           // [max_rows, kv_dim]
+  std::vector<float> v_;           // [max_rows, kv_dim]
   std::vector<float> attention_;   // [max_rows, q_dim]
   std::vector<float> u_;           // [max_rows, ffn]
   std::vector<float> normed_;      // [output rows, dim]

@@ -18,6 +18,7 @@
 #include "engine/views.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/plan/attention.h"
 
 namespace edgellm {
 namespace {
@@ -44,6 +45,16 @@ std::string claim_gpu(const ModelFile& model, const EngineOptions& options) {
                     " are supported; use --device cpu");
   }
   const ModelConfig& config = model.config();
+  if (!cuda::attention_fits(options.kv_type, config.head_dim, cuda::device_traits())) {
+    throw Error(ExitCode::kDevice,
+                "the model's heads have " + std::to_string(config.head_dim) +
+                    " dimensions, for which the shared memory of the GPU " + properties.name +
+                    " is too small; use " +
+                    (cuda::attention_fits(KvType::kI8, config.head_dim, cuda::device_traits())
+                         ? "--kv-type i8, "
+                         : "") +
+                    "--kv-type f32 or --device cpu");
+  }
   const int columns = std::max({config.dim, config.ffn, config.q_dim()});
   if (columns > cuda::kMaxColumns) {
     throw Error(ExitCode::kDevice, "the model's rows have " + std::to_string(columns) +
@@ -310,10 +321,12 @@ class CudaBackend final : public Backend {
       const DeviceLayer& w = device_.layers[static_cast<size_t>(l)];
       const KvCache kv =
           cache_.layer(l, device_.kv, device_.block_table, config_, options_.kv_type);
-      cuda::qkv({x, w.attn_norm, eps, w.q, w.k, w.v, device_.rope_cos, device_.rope_sin, places,
-                 device_.q, kv, rows, config_.dim, config_.heads, l, fault},
-                workspace, stream_);
-      cuda::attention({device_.q, kv, places, device_.attention, rows, config_.heads, decode_rows},
+      cuda::qkv(
+          {x, w.attn_norm, eps, w.q, w.k, w.v, device_.rope_cos, device_.rope_sin, in.positions,
+           device_.q, device_.k, device_.v, rows, config_.dim, config_.head_dim, l, fault},
+          workspace, stream_);
+      cuda::attention({device_.q, device_.k, device_.v, kv, places, device_.attention, rows,
+                       config_.heads, l, fault, decode_rows},
                       workspace, stream_);
       cuda::attn_out({device_.attention, w.attn_sub_norm, eps, w.o, x, rows, l, fault}, workspace,
                      stream_);
@@ -443,7 +456,6 @@ class CudaBackend final : public Backend {
 
 std::unique_ptr<Backend> make_cuda_backend(const ModelFile& model, const EngineOptions& options,
                                            const Progress& progress) {
-  require(options.kv_type != KvType::kI16, "the KV type i16 has no kernels for GPUs yet");
   return std::make_unique<CudaBackend>(model, options, progress);
 }
 

@@ -17,6 +17,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/integer_sizes.h"
 
 namespace edgellm {
 namespace {
@@ -84,12 +85,15 @@ DeviceModel::DeviceModel(const ModelFile& model, const EngineOptions& options, s
 
   const int context = context_of(model, options);
   const CacheLayout cache(config, options, context);
-  kv = arena_.allocate(2 * static_cast<size_t>(config.layers) * cache.layer_bytes);
+  const size_t kv_bytes = cache.bytes(config.layers);
+  kv = arena_.allocate(kv_bytes);
+  // Units that no row has written yet must be finite (docs/numerics.md).
+  if (has_memory_) zeroed_.push_back({kv, kv_bytes});
   plan.kv_cache = arena_.used() - plan.weights - plan.certified_head;
 
   block_table = arena_.allocate<int32_t>(static_cast<size_t>(cache.table_rows) *
                                          static_cast<size_t>(cache.blocks_per_sequence));
-  workspace.max_chunks = (context + kAttentionChunk - 1) / kAttentionChunk;
+  workspace.max_chunks = cuda::divide_up(context, kIntegerChunk);
   allocate_workspace(config, options, context);
   plan.workspace = arena_.used() - plan.weights - plan.certified_head - plan.kv_cache;
 }
@@ -177,6 +181,8 @@ void DeviceModel::allocate_workspace(const ModelConfig& config, const EngineOpti
   // The head comes after the last layer: it writes where the layers had their q and u.
   q = arena_.allocate<float>(rows * std::max(q_dim, dim));
   normed = q;
+  k = arena_.allocate<float>(rows * static_cast<size_t>(config.kv_dim()));
+  v = arena_.allocate<float>(rows * static_cast<size_t>(config.kv_dim()));
   attention = arena_.allocate<float>(rows * q_dim);
   const size_t head_rows = logit_rows(options, config);
   const size_t u_floats = rows * static_cast<size_t>(config.ffn);
@@ -185,7 +191,9 @@ void DeviceModel::allocate_workspace(const ModelConfig& config, const EngineOpti
   results = zeroed(arena_.allocate<int32_t>(result_count(options)), result_count(options));
   rescored_totals = zeroed(arena_.allocate<cuda::RescoredTotals>(rows), rows);
   const int widest = std::max({config.dim, config.q_dim(), config.ffn});
-  workspace.codes = arena_.allocate<int8_t>(rows * cuda::quantised_row_bytes(widest));
+  workspace.codes = arena_.allocate<int8_t>(
+      rows * std::max(cuda::quantised_row_bytes(widest),
+                      cuda::attention_row_bytes(options.kv_type, config.heads, config.head_dim)));
   workspace.row_s = arena_.allocate<float>(rows);
   workspace.row_r = arena_.allocate<float>(rows);
   workspace.row_sum = arena_.allocate<int32_t>(rows);
@@ -209,8 +217,7 @@ void DeviceModel::allocate_workspace(const ModelConfig& config, const EngineOpti
   const size_t left = options.kv_blocks > 0    ? kWorkspaceBytes
                       : used < kWorkspaceBytes ? kWorkspaceBytes - used
                                                : 0;
-  const size_t state_rows = std::clamp<size_t>(left / (state_bytes + 4096), 1,
-                                               std::min<size_t>(cuda::kMaxInlineRows, rows));
+  const size_t state_rows = std::clamp<size_t>(left / (state_bytes + 4096), 1, rows);
   workspace.attention_rows = static_cast<int>(state_rows);
   workspace.attention = reinterpret_cast<float*>(arena_.allocate(state_rows * state_bytes));
   workspace.attention_done =

@@ -99,6 +99,8 @@ struct DeviceModel {
   float* rope_sin = nullptr;
   float* x = nullptr;          // [max_rows, dim] residual stream
   float* q = nullptr;          // [max_rows, q_dim]
+  float* k = nullptr;          // [max_rows, kv_dim]
+  float* v = nullptr;          // [max_rows, kv_dim]
   float* attention = nullptr;  // [max_rows, q_dim]
   float* u = nullptr;          // [max_rows, ffn]
   float* normed = nullptr;     // [max_rows, dim], where q is

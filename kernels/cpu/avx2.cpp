@@ -232,30 +232,34 @@ constexpr int kHeadTokens = 2;
 
 // ---- Attention over codes -------------------------------------------------------------------
 
-using W = __m256i;
-constexpr int kWordLanes = 8;
-inline W first_words(int n) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+inline F fmsub(F a, F b, F c) { return _mm256_fmsub_ps(a, b, c); }
+inline F turn_lanes(F v, int block) {
+  const auto butterfly = [](F a, F partner, auto blend) {
+    return blend(_mm256_add_ps(a, partner), _mm256_sub_ps(partner, a));
+  };
+  if (block >= 2) {
+    v = butterfly(v, _mm256_permute_ps(v, 0xb1),
+                  [](F sum, F difference) { return _mm256_blend_ps(sum, difference, 0xaa); });
+  }
+  if (block >= 4) {
+    v = butterfly(v, _mm256_permute_ps(v, 0x4e),
+                  [](F sum, F difference) { return _mm256_blend_ps(sum, difference, 0xcc); });
+  }
+  if (block >= 8) {
+    v = butterfly(v, _mm256_permute2f128_ps(v, v, 1),
+                  [](F sum, F difference) { return _mm256_blend_ps(sum, difference, 0xf0); });
+  }
+  return v;
 }
-inline W zero_words() { return _mm256_setzero_si256(); }
-inline W load_words(const int16_t* p) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-}
-inline W load_first_words(const int16_t* p, int n) {
-  return _mm256_maskload_epi32(reinterpret_cast<const int*>(p), first_words(n));
-}
-inline void store_words(int32_t* p, W v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
-inline void store_first_words(int32_t* p, int n, W v) {
-  _mm256_maskstore_epi32(p, first_words(n), v);
-}
-inline W broadcast_pair(const int16_t* p) {
-  int32_t pair;
-  __builtin_memcpy(&pair, p, sizeof pair);
-  return _mm256_set1_epi32(pair);
-}
-inline W multiply_pairs(W acc, W a, W b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
-inline W high_digits(W codes) {
-  return _mm256_srai_epi16(_mm256_add_epi16(codes, _mm256_set1_epi16(128)), 8);
+inline void store_digits(F v, int8_t* high, int8_t* low) {
+  const __m256i integers = _mm256_cvtps_epi32(v);
+  const __m128i codes =
+      _mm_packs_epi32(_mm256_castsi256_si128(integers), _mm256_extracti128_si256(integers, 1));
+  const __m128i high_digits = _mm_srai_epi16(_mm_add_epi16(codes, _mm_set1_epi16(128)), 8);
+  const __m128i low_digits = _mm_sub_epi16(codes, _mm_slli_epi16(high_digits, 8));
+  const __m128i digits = _mm_packs_epi16(high_digits, low_digits);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(high), digits);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(low), _mm_unpackhi_epi64(digits, digits));
 }
 inline F to_floats(const int32_t* p) {
   return _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -268,12 +272,42 @@ inline F add_exponent(F p, F t) {
       _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
 }
 
+using W = __m256i;
+constexpr int kWordLanes = 8;
+using Pairs = __m256i;
+inline W load_words(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+inline void store_words(int32_t* p, W v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
+inline W broadcast_word(int32_t word) { return _mm256_set1_epi32(word); }
+inline Pairs broadcast_pair(int32_t pair) { return _mm256_set1_epi32(pair); }
+inline W multiply_pairs(W acc, Pairs a, Pairs b) {
+  return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
+}
+inline Pairs even_bytes(W v) { return _mm256_and_si256(v, _mm256_set1_epi16(0xff)); }
+inline Pairs odd_bytes(W v) { return _mm256_srli_epi16(v, 8); }
+inline Pairs even_digits(W v) { return _mm256_maddubs_epi16(_mm256_set1_epi16(1), v); }
+inline Pairs odd_digits(W v) { return _mm256_srai_epi16(v, 8); }
+inline Pairs add_pairs(Pairs a, Pairs b) { return _mm256_add_epi16(a, b); }
+inline void pair_positions(const int32_t* bits, int32_t* codes, int32_t* high) {
+  // The lower halves of each word and of that two behind it.
+  const auto pair = [](W v) {
+    const W second = _mm256_slli_epi32(_mm256_shuffle_epi32(v, 0x0e), 16);
+    return _mm256_blend_epi16(v, second, 0xaa);
+  };
+  const W words = load_words(bits);
+  store_words(codes, pair(_mm256_xor_si256(words, _mm256_set1_epi32(0x8000))));
+  store_words(high, pair(_mm256_srli_epi16(words, 8)));
+}
+
+#include "kernels/cpu/integer_pairs.inc"
+
+// The rest is written over those products.
 #include "kernels/cpu/integer.inc"
 
 }  // namespace
 
-const Primitives kAvx2 = {"avx2",     kPlaneBytes, quantise,         ternary_rows,       rms_norm,
-                          dense_rows, row_amax,    code_row,         certified_products, gate,
-                          add_rows,   attention,   integer_attention};
+const Primitives kAvx2 = {
+    "avx2",     kPlaneBytes,        quantise,    ternary_rows, rms_norm,  dense_rows, row_amax,
+    code_row,   certified_products, gate,        add_rows,     attention, turn_row,   code_digits,
+    code_query, integer_attention,  merge_states};
 
 }  // namespace edgellm::cpu

@@ -253,25 +253,22 @@ inline void certified_product<4>(const int8_t* codes, const int16_t* steps, int 
 
 // ---- Attention over codes -------------------------------------------------------------------
 
-using W = __m512i;
-constexpr int kWordLanes = 16;
-inline W zero_words() { return _mm512_setzero_si512(); }
-inline W load_words(const int16_t* p) { return _mm512_loadu_si512(p); }
-inline W load_first_words(const int16_t* p, int n) {
-  return _mm512_maskz_loadu_epi32(first_lanes(n), p);
+inline F fmsub(F a, F b, F c) { return _mm512_fmsub_ps(a, b, c); }
+inline F butterfly(F v, F partner, __mmask16 upper) {
+  return _mm512_mask_sub_ps(_mm512_add_ps(v, partner), upper, partner, v);
 }
-inline void store_words(int32_t* p, W v) { _mm512_storeu_si512(p, v); }
-inline void store_first_words(int32_t* p, int n, W v) {
-  _mm512_mask_storeu_epi32(p, first_lanes(n), v);
+inline F turn_lanes(F v, int block) {
+  if (block >= 2) v = butterfly(v, _mm512_permute_ps(v, 0xb1), 0xaaaa);
+  if (block >= 4) v = butterfly(v, _mm512_permute_ps(v, 0x4e), 0xcccc);
+  if (block >= 8) v = butterfly(v, _mm512_shuffle_f32x4(v, v, 0xb1), 0xf0f0);
+  if (block >= 16) v = butterfly(v, _mm512_shuffle_f32x4(v, v, 0x4e), 0xff00);
+  return v;
 }
-inline W broadcast_pair(const int16_t* p) {
-  int32_t pair;
-  __builtin_memcpy(&pair, p, sizeof pair);
-  return _mm512_set1_epi32(pair);
-}
-inline W multiply_pairs(W acc, W a, W b) { return _mm512_dpwssd_epi32(acc, a, b); }
-inline W high_digits(W codes) {
-  return _mm512_srai_epi16(_mm512_add_epi16(codes, _mm512_set1_epi16(128)), 8);
+inline void store_digits(F v, int8_t* high, int8_t* low) {
+  const __m512i codes = _mm512_cvtps_epi32(v);
+  const __m512i high_digits = _mm512_srai_epi32(_mm512_add_epi32(codes, _mm512_set1_epi32(128)), 8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(high), _mm512_cvtepi32_epi8(high_digits));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(low), _mm512_cvtepi32_epi8(codes));
 }
 inline F to_floats(const int32_t* p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
 inline void store_bits(int32_t* p, F v) { _mm512_storeu_si512(p, _mm512_castps_si512(v)); }
@@ -280,12 +277,166 @@ inline F add_exponent(F p, F t) {
       _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
 }
 
+// Four queries and the four vectors of a tile's positions, or of 64 dimensions: 16 of the 32
+// registers are sums. A sum takes the products of high digits first and is shifted by 8 bits
+// before the others join it; int32 lanes may wrap meanwhile.
+constexpr int kQueriesAtOnce = 4;
+constexpr int kTileVectors = 4;
+
+inline __m512i word_of(const void* p) {
+  int32_t word;
+  __builtin_memcpy(&word, p, sizeof word);
+  return _mm512_set1_epi32(word);
+}
+
+// A query: high digits, low digits, then what the two steps of a sum start with, because bytes of
+// keys are digits + 128.
+void arrange_query(const int8_t* high, const int8_t* low, int tile_dims, std::byte* query) {
+  const int8_t* from[2] = {high, low};
+  I sums[2] = {zero_bytes(), zero_bytes()};
+  for (int d = 0; d < tile_dims; d += 32) {
+    for (int i = 0; i < 2; ++i) {
+      const __m256i digits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from[i] + d));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(query + i * tile_dims + d), digits);
+      sums[i] = _mm512_dpwssd_epi32(sums[i], _mm512_cvtepi8_epi16(digits), _mm512_set1_epi16(1));
+    }
+  }
+  const int32_t high_start = -128 * add_lanes(sums[0]);
+  const int32_t start[2] = {high_start, high_start - 128 * add_lanes(sums[1])};
+  __builtin_memcpy(query + 2 * tile_dims, start, sizeof start);
+}
+
+template <int kQueries, int kDigits>
+inline void score_tile(const uint8_t* keys, int tile_dims, int head_dim, const std::byte* query,
+                       size_t query_stride, int32_t* sums) {
+  const uint8_t* low_plane = keys + kAttentionChunk * tile_dims;
+  const auto digits = [&](int q, int at) {
+    return word_of(query + static_cast<size_t>(q) * query_stride + at);
+  };
+  I acc[kQueries][kTileVectors];
+  for (int q = 0; q < kQueries; ++q) {
+    for (I& a : acc[q]) a = digits(q, 2 * tile_dims);
+  }
+  for (int d = 0; d < head_dim; d += 4) {
+    I high[kTileVectors];
+    for (int i = 0; i < kTileVectors; ++i)
+      high[i] = load_bytes(keys + d * kAttentionChunk + 64 * i);
+    for (int q = 0; q < kQueries; ++q) {
+      const I q_high = digits(q, d);
+      for (int i = 0; i < kTileVectors; ++i)
+        acc[q][i] = _mm512_dpbusd_epi32(acc[q][i], high[i], q_high);
+    }
+  }
+  // i16: the offsets of both planes; i8: that of the one.
+  for (int q = 0; q < kQueries; ++q) {
+    const I start = kDigits == 2
+                        ? digits(q, 2 * tile_dims + 4)
+                        : _mm512_sub_epi32(digits(q, 2 * tile_dims + 4), digits(q, 2 * tile_dims));
+    for (I& a : acc[q]) a = _mm512_add_epi32(_mm512_slli_epi32(a, 8), start);
+  }
+  for (int d = 0; d < head_dim; d += 4) {
+    I high[kTileVectors];
+    I low[kTileVectors];
+    for (int i = 0; i < kTileVectors; ++i) {
+      high[i] = load_bytes(keys + d * kAttentionChunk + 64 * i);
+      if constexpr (kDigits == 2) low[i] = load_bytes(low_plane + d * kAttentionChunk + 64 * i);
+    }
+    for (int q = 0; q < kQueries; ++q) {
+      const I q_high = digits(q, d);
+      const I q_low = digits(q, tile_dims + d);
+      for (int i = 0; i < kTileVectors; ++i) {
+        acc[q][i] = _mm512_dpbusd_epi32(acc[q][i], high[i], q_low);
+        if constexpr (kDigits == 2) acc[q][i] = _mm512_dpbusd_epi32(acc[q][i], low[i], q_high);
+      }
+    }
+  }
+  for (int q = 0; q < kQueries; ++q) {
+    for (int i = 0; i < kTileVectors; ++i)
+      _mm512_storeu_si512(sums + q * kIntegerChunk + 16 * i, acc[q][i]);
+  }
+}
+
+struct WeightDigits {
+  alignas(64) uint8_t high[kIntegerChunk];
+  alignas(64) uint8_t low[kIntegerChunk];
+};
+inline void weight_digits(const int32_t* bits, int positions, WeightDigits* digits) {
+  for (int j = 0; j < positions; j += 16) {
+    const I codes = _mm512_loadu_si512(bits + j);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(digits->low + j), _mm512_cvtepi32_epi8(codes));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(digits->high + j),
+                     _mm512_cvtepi32_epi8(_mm512_srli_epi32(codes, 8)));
+  }
+}
+
+// kVectors vectors of dimensions.
+template <int kQueries, int kDigits, int kVectors>
+inline void weigh_dims(const int8_t* const (&values)[2], int tile_dims, int groups,
+                       const WeightDigits* weights, int32_t* sums) {
+  constexpr int kTileGroups = kAttentionChunk / 4;
+  const auto load_values = [&](int plane, int g, int i) {
+    return _mm512_loadu_si512(values[g / kTileGroups] + plane * kAttentionChunk * tile_dims +
+                              g % kTileGroups * tile_dims * 4 + 64 * i);
+  };
+  I acc[kQueries][kVectors];
+  for (auto& of_query : acc) {
+    for (I& a : of_query) a = zero_bytes();
+  }
+  for (int g = 0; g < groups; ++g) {
+    I high[kVectors];
+    for (int i = 0; i < kVectors; ++i) high[i] = load_values(0, g, i);
+    for (int q = 0; q < kQueries; ++q) {
+      const I p_high = word_of(weights[q].high + 4 * g);
+      for (int i = 0; i < kVectors; ++i)
+        acc[q][i] = _mm512_dpbusd_epi32(acc[q][i], p_high, high[i]);
+    }
+  }
+  for (auto& of_query : acc) {
+    for (I& a : of_query) a = _mm512_slli_epi32(a, 8);
+  }
+  for (int g = 0; g < groups; ++g) {
+    I high[kVectors];
+    I low[kVectors];
+    for (int i = 0; i < kVectors; ++i) {
+      high[i] = load_values(0, g, i);
+      if constexpr (kDigits == 2) low[i] = load_values(1, g, i);
+    }
+    for (int q = 0; q < kQueries; ++q) {
+      const I p_high = word_of(weights[q].high + 4 * g);
+      const I p_low = word_of(weights[q].low + 4 * g);
+      for (int i = 0; i < kVectors; ++i) {
+        acc[q][i] = _mm512_dpbusd_epi32(acc[q][i], p_low, high[i]);
+        if constexpr (kDigits == 2) acc[q][i] = _mm512_dpbusd_epi32(acc[q][i], p_high, low[i]);
+      }
+    }
+  }
+  for (int q = 0; q < kQueries; ++q) {
+    for (int i = 0; i < kVectors; ++i)
+      _mm512_storeu_si512(sums + q * kMaxIntegerHeadDim + 16 * i, acc[q][i]);
+  }
+}
+
+template <int kQueries, int kDigits>
+inline void weigh_values(const int8_t* const (&values)[2], int tile_dims, int groups, int head_dim,
+                         const WeightDigits* weights, int32_t* sums) {
+  int d = 0;
+  for (; d + 32 < head_dim; d += 64) {
+    const int8_t* const at[2] = {values[0] + 4 * d, values[1] + 4 * d};
+    weigh_dims<kQueries, kDigits, 4>(at, tile_dims, groups, weights, sums + d);
+  }
+  if (d < head_dim) {
+    const int8_t* const at[2] = {values[0] + 4 * d, values[1] + 4 * d};
+    weigh_dims<kQueries, kDigits, 2>(at, tile_dims, groups, weights, sums + d);
+  }
+}
+
 #include "kernels/cpu/integer.inc"
 
 }  // namespace
 
-const Primitives kAvx512 = {"avx512",   kPlaneBytes, quantise,         ternary_rows,       rms_norm,
-                            dense_rows, row_amax,    code_row,         certified_products, gate,
-                            add_rows,   attention,   integer_attention};
+const Primitives kAvx512 = {
+    "avx512",   kPlaneBytes,        quantise,    ternary_rows, rms_norm,  dense_rows, row_amax,
+    code_row,   certified_products, gate,        add_rows,     attention, turn_row,   code_digits,
+    code_query, integer_attention,  merge_states};
 
 }  // namespace edgellm::cpu

@@ -124,49 +124,13 @@ void certified_products(const CertifiedHead& certified, int i_begin, int i_end,
 
 #include "kernels/cpu/simd.inc"
 
-// Short loops that a compiler turns into the vectors of any machine.
-constexpr int kWordLanes = 16;
-struct W {
-  int32_t lane[kWordLanes];  // or pairs: the first in the lower half
-};
-template <class Operation>
-inline W by_lanes(Operation operation) {
-  W result;
-  for (int i = 0; i < kWordLanes; ++i) result.lane[i] = operation(i);
-  return result;
-}
-inline int32_t first_of(int32_t pair) { return static_cast<int16_t>(pair); }
-inline int32_t second_of(int32_t pair) { return pair >> 16; }
-inline int32_t pair_of(int32_t first, int32_t second) {
-  return static_cast<int32_t>((static_cast<uint32_t>(first) & 0xffffu) |
-                              static_cast<uint32_t>(second) << 16);
-}
-inline int32_t load_pair(const int16_t* p) { return pair_of(p[0], p[1]); }
-inline W zero_words() { return W{}; }
-inline W load_words(const int16_t* p) {
-  return by_lanes([&](int i) { return load_pair(p + 2 * i); });
-}
-inline W load_first_words(const int16_t* p, int n) {
-  return by_lanes([&](int i) { return i < n ? load_pair(p + 2 * i) : 0; });
-}
-inline void store_words(int32_t* p, const W& v) { std::memcpy(p, v.lane, sizeof v.lane); }
-inline void store_first_words(int32_t* p, int n, const W& v) {
-  std::memcpy(p, v.lane, static_cast<size_t>(n) * sizeof(int32_t));
-}
-inline W broadcast_pair(const int16_t* p) {
-  const int32_t pair = load_pair(p);
-  return by_lanes([&](int) { return pair; });
-}
-inline W multiply_pairs(const W& acc, const W& a, const W& b) {
-  return by_lanes([&](int i) {
-    return acc.lane[i] + first_of(a.lane[i]) * first_of(b.lane[i]) +
-           second_of(a.lane[i]) * second_of(b.lane[i]);
-  });
-}
-inline W high_digits(const W& codes) {
-  return by_lanes([&](int i) {
-    return pair_of((first_of(codes.lane[i]) + 128) >> 8, (second_of(codes.lane[i]) + 128) >> 8);
-  });
+inline F fmsub(F a, F b, F c) { return std::fma(a, b, -c); }
+inline F turn_lanes(F v, int) { return v; }
+inline void store_digits(F v, int8_t* high, int8_t* low) {
+  // Adding 1.5 * 2^23 rounds to an integer, as rint() does, and leaves it in the low bits.
+  const int code = static_cast<int16_t>(float_to_bits(v + 12582912.0f));
+  *high = static_cast<int8_t>((code + 128) >> 8);
+  *low = static_cast<int8_t>(code);
 }
 inline F to_floats(const int32_t* p) { return static_cast<float>(*p); }
 inline void store_bits(int32_t* p, F v) { *p = static_cast<int32_t>(float_to_bits(v)); }
@@ -174,12 +138,90 @@ inline F add_exponent(F p, F t) {
   return bits_to_float(float_to_bits(p) + (float_to_bits(t) << 23));
 }
 
+// Short loops that a compiler turns into the vectors of any machine.
+constexpr int kWordLanes = 16;
+struct W {
+  int32_t lane[kWordLanes];
+};
+struct Pairs {
+  int16_t first[kWordLanes];
+  int16_t second[kWordLanes];
+};
+template <class Operation>
+inline W by_lanes(Operation operation) {
+  W result;
+  for (int i = 0; i < kWordLanes; ++i) result.lane[i] = operation(i);
+  return result;
+}
+template <class First, class Second>
+inline Pairs by_pairs(First first, Second second) {
+  Pairs result;
+  for (int i = 0; i < kWordLanes; ++i) result.first[i] = static_cast<int16_t>(first(i));
+  for (int i = 0; i < kWordLanes; ++i) result.second[i] = static_cast<int16_t>(second(i));
+  return result;
+}
+inline W load_words(const void* p) {
+  W result;
+  std::memcpy(result.lane, p, sizeof result.lane);
+  return result;
+}
+inline void store_words(int32_t* p, const W& v) { std::memcpy(p, v.lane, sizeof v.lane); }
+inline W broadcast_word(int32_t word) {
+  return by_lanes([&](int) { return word; });
+}
+inline Pairs broadcast_pair(int32_t pair) {
+  return by_pairs([&](int) { return pair; }, [&](int) { return pair >> 16; });
+}
+inline W multiply_pairs(const W& acc, const Pairs& a, const Pairs& b) {
+  return by_lanes([&](int i) {
+    const int32_t products = a.first[i] * b.first[i] + a.second[i] * b.second[i];
+    // Sums of scores may wrap on the way.
+    return static_cast<int32_t>(static_cast<uint32_t>(acc.lane[i]) +
+                                static_cast<uint32_t>(products));
+  });
+}
+inline Pairs even_bytes(const W& v) {
+  return by_pairs([&](int i) { return v.lane[i] & 255; },
+                  [&](int i) { return v.lane[i] >> 16 & 255; });
+}
+inline Pairs odd_bytes(const W& v) {
+  return by_pairs([&](int i) { return v.lane[i] >> 8 & 255; },
+                  [&](int i) { return v.lane[i] >> 24 & 255; });
+}
+inline Pairs even_digits(const W& v) {
+  return by_pairs([&](int i) { return v.lane[i] << 24 >> 24; },
+                  [&](int i) { return v.lane[i] << 8 >> 24; });
+}
+inline Pairs odd_digits(const W& v) {
+  return by_pairs([&](int i) { return v.lane[i] << 16 >> 24; },
+                  [&](int i) { return v.lane[i] >> 24; });
+}
+inline Pairs add_pairs(const Pairs& a, const Pairs& b) {
+  return by_pairs([&](int i) { return a.first[i] + b.first[i]; },
+                  [&](int i) { return a.second[i] + b.second[i]; });
+}
+inline void pair_positions(const int32_t* bits, int32_t* codes, int32_t* high) {
+  for (int g = 0; g < 8; g += 4) {
+    for (int odd = 0; odd < 2; ++odd) {
+      const int32_t first = bits[g + odd];
+      const int32_t second = bits[g + odd + 2];
+      codes[g + odd] = static_cast<int32_t>(
+          ((first & 0xffff) | static_cast<uint32_t>(second) << 16) ^ 0x80008000u);
+      high[g + odd] = (first >> 8 & 255) | (second >> 8 & 255) << 16;
+    }
+  }
+}
+
+#include "kernels/cpu/integer_pairs.inc"
+
+// The rest is written over those products.
 #include "kernels/cpu/integer.inc"
 
 }  // namespace
 
 const Primitives kPortable = {
-    "portable", kPlaneBytes,        quantise, ternary_rows, rms_norm,  dense_rows,       row_amax,
-    code_row,   certified_products, gate,     add_rows,     attention, integer_attention};
+    "portable", kPlaneBytes,        quantise,    ternary_rows, rms_norm,  dense_rows, row_amax,
+    code_row,   certified_products, gate,        add_rows,     attention, turn_row,   code_digits,
+    code_query, integer_attention,  merge_states};
 
 }  // namespace edgellm::cpu

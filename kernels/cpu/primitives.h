@@ -25,35 +25,43 @@ struct QuantisedRows {
   float* r = nullptr;       // [rows] RMS factor of a folded norm, 1 where there is none
 };
 
-// Attention of some heads for consecutive rows of one sequence. See Primitives::attention.
+// What attention keeps of a query between chunks: maximum and sum of the weights, then from
+// kStateFloats on the weighted sums of values, padded to whole vectors.
+inline constexpr int kStateFloats = 16;
+int state_floats(int head_dim);
+
+// Attention over floats of some heads for consecutive rows of one sequence.
 struct AttentionItem {
   const size_t* tiles = nullptr;  // [chunks] first element of the kv head's tile of each chunk
   int head_begin = 0;             // query heads [head_begin, head_end), all of one kv head's group
   int head_end = 0;
   int row_begin = 0;  // rows [row_begin, row_end), same sequence, positions ascending
   int row_end = 0;
+  int state_floats = 0;
 };
 
-// The same where the cache is of type i16 (kernels/integer_attention.h): queries are heads of rows,
-// in any number, with rows ascending.
+// The same over codes (kernels/integer_attention.h): chunks that begin in [begin, end) for queries,
+// heads of rows, in any number, with rows ascending.
 struct IntegerItem {
-  const int16_t* keys = nullptr;  // pools, in tiles of the order below
-  const int16_t* values = nullptr;
+  const uint8_t* keys = nullptr;  // pools, in tiles of the order below
+  const int8_t* values = nullptr;
   const float* units = nullptr;
   const size_t* tiles = nullptr;  // [tiles] first element of each tile of the sequence
+  int digits = 0;                 // bytes of an element
   int head_dim = 0;
+  int tile_dims = 0;
+  int begin = 0;  // positions, a multiple of kIntegerChunk
+  int end = 0;
 
   int queries = 0;
-  const int* lengths = nullptr;          // [queries] positions that the query sees, at least one
-  const int16_t* high_digits = nullptr;  // [queries, head_dim]
-  const int16_t* low_digits = nullptr;   // [queries, head_dim]
-  const float* factors = nullptr;        // [queries] score_factor()
+  const int* lengths = nullptr;      // [queries] positions that the query sees, at least one
+  const std::byte* codes = nullptr;  // [queries, query_bytes], in the order of the instruction set
+  size_t query_bytes = 0;
+  const float* factors = nullptr;  // [queries] score_factor()
 
-  // [queries, kStateFloats + padded_value_dim(head_dim)] in and out: maximum and sum of the
-  // weights, then from kStateFloats on the sums of the values' codes.
-  float* states = nullptr;
+  float* states = nullptr;  // [queries, state_floats] in and out
+  size_t state_floats = 0;
 };
-inline constexpr int kStateFloats = 16;
 
 // Activation rows that one call of Primitives::ternary_rows takes.
 inline constexpr int kMaxTokenTile = 64;
@@ -112,40 +120,45 @@ struct Primitives {
   // x[i] += y[i]. False: a result is not finite.
   bool (*add)(float* x, const float* y, int n);
 
-  // Attention of an item. `scratch` has attention_scratch_floats() floats.
+  // Attention of an item over floats, in tiles [position, head_dim]. `scratch`: 1 + rows * heads
+  // times state_floats.
   void (*attention)(const AttentionArgs& args, const AttentionItem& item, float* scratch);
 
-  // Adds all chunks of an item to its states.
+  // Turns a row; turned [tile_dims], zeros behind head_dim. Returns the largest magnitude, NaN
+  // where a value is not finite.
+  float (*turn_row)(const float* row, int head_dim, int tile_dims, float* turned);
+
+  // The digits of rint(turned * per_unit), tile_dims of each.
+  void (*code_digits)(const float* turned, int tile_dims, float per_unit, int8_t* high,
+                      int8_t* low);
+
+  // A query's codes; query [query_bytes(tile_dims)].
+  void (*code_query)(const float* turned, int tile_dims, float per_unit, std::byte* query);
+
+  // Adds the chunks of an item to its states.
   void (*integer_attention)(const IntegerItem& item);
+
+  // Adds the state of later chunks, of one chunk alone for the bits to be those of the definition.
+  void (*merge_states)(float* state, const float* next, int width);
 };
 
 // QuantisedRows::stride of rows of `cols` columns.
 size_t quantised_stride(const Primitives& isa, int cols);
 
-// Chunk tiles widened to float32 and padded, and the running state of every row and head of an
-// item.
-size_t attention_scratch_floats(int head_dim, int rows, int heads);
+// A tile over codes, in bytes: a plane of high digits and, of type i16, one of low digits. Keys lie
+// in words of 4 dimensions and are digits + 128, values in words of 4 positions: as vpdpbusd takes
+// them.
+inline constexpr int key_digit_index(int position, int d) {
+  return (d / 4 * kAttentionChunk + position % kAttentionChunk) * 4 + d % 4;
+}
+inline constexpr int value_digit_index(int position, int d, int tile_dims) {
+  return (position % kAttentionChunk / 4 * tile_dims + d) * 4 + position % 4;
+}
+inline constexpr int kKeyOffset = 128;
 
-// The scores of a chunk are folded over this many dimensions, the rest being zeros: the power of
-// two that canonical_sum's first useful fold step implies.
-int padded_score_dim(int head_dim);
-// Values a row of a widened V tile holds: head_dim rounded up to 16.
-int padded_value_dim(int head_dim);
-
-// Elements of a KV tile (ops.h): keys transposed, values as they come.
-inline constexpr int key_index(int position, int d) {
-  return d * kAttentionChunk + position % kAttentionChunk;
-}
-inline constexpr int value_index(int position, int d, int head_dim) {
-  return position % kAttentionChunk * head_dim + d;
-}
-// The same of type i16: pairs of dimensions of a key, pairs of positions of values, as the products
-// of pairs take them.
-inline constexpr int key_code_index(int position, int d) {
-  return (d / 2 * kAttentionChunk + position % kAttentionChunk) * 2 + d % 2;
-}
-inline constexpr int value_code_index(int position, int d, int head_dim) {
-  return (position % kAttentionChunk / 2 * head_dim + d) * 2 + position % 2;
+// Room for a query's codes: 4 bytes a dimension and what sums start with.
+inline constexpr size_t query_bytes(int tile_dims) {
+  return 4 * static_cast<size_t>(tile_dims) + 64;
 }
 
 extern const Primitives kPortable;

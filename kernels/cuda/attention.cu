@@ -2,6 +2,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/integer_sizes.h"
 
 namespace edgellm::cuda {
 namespace {
@@ -14,7 +15,8 @@ AttentionSize size_of(const AttentionArgs& args, const Workspace& workspace) {
   size.kv_heads = args.kv.kv_heads;
   size.head_dim = args.kv.head_dim;
   size.type = args.kv.type;
-  size.cache_chunks = args.kv.blocks_per_sequence * (args.kv.block_size / kAttentionChunk);
+  size.appends = args.k != nullptr;
+  size.cache_chunks = divide_up(args.kv.blocks_per_sequence * args.kv.block_size, kIntegerChunk);
   size.states_rows = workspace.attention_rows;
   size.states_chunks = workspace.max_chunks;
   return size;
@@ -22,35 +24,58 @@ AttentionSize size_of(const AttentionArgs& args, const Workspace& workspace) {
 
 // Rows first .. first + rows - 1.
 AttentionArgs rows_of(const AttentionArgs& args, int first, int rows) {
-  const size_t values =
-      static_cast<size_t>(first) * static_cast<size_t>(args.heads * args.kv.head_dim);
+  const auto values = [&](int heads) {
+    return static_cast<size_t>(first) * static_cast<size_t>(heads * args.kv.head_dim);
+  };
   AttentionArgs part = args;
-  part.q += values;
+  part.q += values(args.heads);
+  if (args.k != nullptr) {
+    part.k += values(args.kv.kv_heads);
+    part.v += values(args.kv.kv_heads);
+  }
   part.places.sequence += first;
   part.places.position += first;
-  part.out += values;
+  part.out += values(args.heads);
   part.rows = rows;
   return part;
+}
+
+// The codes of all queries, then their factors.
+CodedQueries coded_queries(const AttentionArgs& args, const Workspace& workspace) {
+  const size_t queries = static_cast<size_t>(args.rows) * static_cast<size_t>(args.heads);
+  int8_t* codes = workspace.codes;
+  return {codes, reinterpret_cast<float*>(
+                     codes + queries * static_cast<size_t>(query_code_bytes(args.kv.tile_dims())))};
+}
+
+void attend(const AttentionArgs& args, const Workspace& workspace, const DeviceTraits& device,
+            cudaStream_t stream) {
+  const AttentionPlan plan = pick_attention(size_of(args, workspace), device);
+  if (plan.floats) launch_attention(*plan.floats, args, stream);
+  if (plan.decode) {
+    launch_attention(*plan.decode, rows_of(args, 0, args.decode_rows), workspace, stream);
+  }
+  if (plan.code) {
+    const AttentionArgs part = rows_of(args, args.decode_rows, args.rows - args.decode_rows);
+    const CodedQueries queries = coded_queries(part, workspace);
+    code_rows(*plan.code, part, queries, stream);
+    const CodedRows rows{queries, part.kv, part.places, part.out, part.rows, part.heads};
+    if (plan.wgmma) launch_attention(*plan.wgmma, rows, stream);
+    if (plan.prefill) launch_attention(*plan.prefill, rows, stream);
+  }
 }
 
 }  // namespace
 
 void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  const AttentionPlan plan = pick_attention(size_of(args, workspace), current_device());
-  if (plan.decode) launch_attention(*plan.decode, args, workspace, stream);
-  if (plan.batch) launch_attention(*plan.batch, rows_of(args, 0, args.decode_rows), stream);
-  if (plan.prefill) {
-    launch_attention(*plan.prefill, rows_of(args, args.decode_rows, args.rows - args.decode_rows),
-                     stream);
-  }
+  attend(args, workspace, current_device(), stream);
 }
 
-void attention_batch(const AttentionArgs& args, cudaStream_t stream) {
-  launch_attention(pick_batch_attention(size_of(args, {}), current_device()), args, stream);
-}
-
-void attention_prefill(const AttentionArgs& args, cudaStream_t stream) {
-  launch_attention(pick_prefill_attention(size_of(args, {}), current_device()), args, stream);
+void attention_without_wgmma(const AttentionArgs& args, const Workspace& workspace,
+                             cudaStream_t stream) {
+  DeviceTraits device = current_device();
+  device.has_wgmma = false;
+  attend(args, workspace, device, stream);
 }
 
 }  // namespace edgellm::cuda

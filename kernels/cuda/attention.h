@@ -1,14 +1,12 @@
-// Attention of all rows by one of the kernels for many rows: what tests compare with `attention`
-// (cuda.h), which chooses by the pass.
+// Attention as on a GPU without wgmma (attention_prefill.cu): what tests compare with `attention`
+// (cuda.h).
 #pragma once
 
 #include "kernels/cuda/cuda.h"
 
 namespace edgellm::cuda {
 
-// Rows that are each alone in their sequence (attention_batch.cu).
-void attention_batch(const AttentionArgs& args, cudaStream_t stream);
-// Any rows (attention_prefill.cu).
-void attention_prefill(const AttentionArgs& args, cudaStream_t stream);
+void attention_without_wgmma(const AttentionArgs& args, const Workspace& workspace,
+                             cudaStream_t stream);
 
 }  // namespace edgellm::cuda

@@ -24,15 +24,7 @@ inline size_t ternary_pitch(int cols) { return (static_cast<size_t>(cols) + 63) 
 // *invalid.
 void repack(uint8_t* codes, int rows, int cols, int32_t* invalid, cudaStream_t stream);
 
-// Eight lanes share the score of a position: lane t sums dimensions t, t + 8, ... A head whose
-// dimensions they share evenly keeps each lane's together. Element of a tile of keys (KvCache);
-// values are [position, head_dim].
-inline constexpr int kKeyLanes = 8;
-EDGELLM_HOST_DEVICE inline int key_index(int position, int d, int head_dim) {
-  const int within =
-      head_dim % kKeyLanes == 0 ? d % kKeyLanes * (head_dim / kKeyLanes) + d / kKeyLanes : d;
-  return position % kAttentionChunk * head_dim + within;
-}
+// Element of a tile of keys or values (KvCache) of type f32; code_tile.h has those of codes.
 EDGELLM_HOST_DEVICE inline int value_index(int position, int d, int head_dim) {
   return position % kAttentionChunk * head_dim + d;
 }
@@ -48,17 +40,23 @@ inline constexpr int kMaxHeadDim = 256;
 // 16-byte words.
 inline int attention_state(int head_dim) { return (head_dim + 5) / 4 * 4; }
 
+// Bytes of the codes of a row's queries, and of their factors (attention_code.cu).
+inline size_t attention_row_bytes(KvType type, int heads, int head_dim) {
+  return static_cast<size_t>(heads) * (2 * static_cast<size_t>(kv_tile_dims(type, head_dim)) + 4);
+}
+
 // Device memory that the ops use between and inside launches.
 struct Workspace {
-  int8_t* codes = nullptr;              // [max_rows, quantised_row_bytes(widest input)]
+  // [max_rows, quantised_row_bytes(widest input)]; attention: [max_rows, attention_row_bytes()].
+  int8_t* codes = nullptr;
   float* row_s = nullptr;               // [max_rows]
   float* row_r = nullptr;               // [max_rows]
   int32_t* row_sum = nullptr;           // [max_rows]
   float* attention = nullptr;           // [attention_rows, heads, chunks, attention_state()]
-  int32_t* attention_done = nullptr;    // [attention_rows, kv heads], zero between launches
+  int32_t* attention_done = nullptr;    // [attention_rows, heads], zero between launches
   unsigned long long* best = nullptr;   // [max output rows] arg-max in progress
   int32_t* head_done = nullptr;         // [1], zero between launches
-  int max_chunks = 0;                   // of the context
+  int max_chunks = 0;                   // kIntegerChunk positions each, of the context
   int attention_rows = kMaxInlineRows;  // that `attention` has room for; more rows need none
   // The certified head's, for its output rows. Steps of many rows are digits (head_certified.cuh).
   int16_t* steps = nullptr;       // [rows, CertifiedHead::pitch_of(dim)]

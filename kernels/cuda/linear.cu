@@ -17,8 +17,9 @@ Input input_of(const FfnUpArgs& args) {
 }
 
 QkvOp op_of(const QkvArgs& args) {
-  return {args.q,      args.k,     args.v, words_per_row(args.dim), args.rope_cos, args.rope_sin,
-          args.places, args.q_out, args.kv};
+  return {args.q,        args.k,        args.v,         words_per_row(args.dim),
+          args.rope_cos, args.rope_sin, args.positions, args.q_out,
+          args.k_out,    args.v_out,    args.head_dim};
 }
 ProjectOp op_of(const ProjectArgs& args) {
   return {args.w, words_per_row(args.w.cols), args.x, args.fault, args.layer};

@@ -127,20 +127,22 @@ struct FfnUpOp {
   }
 };
 
-// q, k and v with RoPE; k and v go into the cache. Pairs of q come first, then those of k, then v.
+// q, k and v with RoPE. Pairs of q come first, then those of k, then v.
 struct QkvOp {
   WeightMatrix q, k, v;
   int row_words;
   const float* rope_cos;  // [positions, head_dim / 2]
   const float* rope_sin;
-  RowPlaces places;
-  float* q_out;  // [tokens, q.rows]
-  KvCache kv;
+  const int32_t* positions;  // [tokens]
+  float* q_out;              // [tokens, q.rows]
+  float* k_out;              // [tokens, k.rows]
+  float* v_out;              // [tokens, v.rows]
+  int head_dim;
 
   struct Target {
-    int which;     // 0, 1, 2: q, k, v
-    void* at[2];   // floats of q, elements of the cache
-    float cosine;  // 1 and 0 of v
+    bool rotates;
+    float* at[2];
+    float cosine;
     float sine;
   };
 
@@ -149,8 +151,8 @@ struct QkvOp {
     PairRows result{};
     // Selected field by field: a reference would put the arguments into local memory.
     const int which = matrix_of(pair);
-    const int half = kv.head_dim / 2;
-    const int row = pair / half * kv.head_dim + pair % half;
+    const int half = head_dim / 2;
+    const int row = pair / half * head_dim + pair % half;
     const uint32_t* words = which == 0 ? q.words : which == 1 ? k.words : v.words;
     const float* scale = which == 0 ? q.scale : which == 1 ? k.scale : v.scale;
     const bool per_row = which == 0   ? q.scale_per_row
@@ -163,38 +165,27 @@ struct QkvOp {
     }
     return result;
   }
-  // Places and angles are inputs of the step, written before its first kernel starts.
+  // Positions and angles are inputs of the step, written before its first kernel starts.
   __device__ Target locate(int token, int pair) const {
     Target target{};
     const int which = matrix_of(pair);
-    const int half = kv.head_dim / 2;
-    const int head = pair / half;
+    const int half = head_dim / 2;
     const int d = pair % half;
-    const int position = places.position[token];
+    target.rotates = which != 2;
     target.cosine = 1.0f;
-    if (which != 2) {
-      const size_t angle =
-          static_cast<size_t>(position) * static_cast<size_t>(half) + static_cast<size_t>(d);
+    if (target.rotates) {
+      const size_t angle = static_cast<size_t>(positions[token]) * static_cast<size_t>(half) +
+                           static_cast<size_t>(d);
       target.cosine = rope_cos[angle];
       target.sine = rope_sin[angle];
     }
-    target.which = which;
-    if (which == 0) {
-      float* row = q_out + static_cast<size_t>(token) * static_cast<size_t>(q.rows) +
-                   static_cast<size_t>(head * kv.head_dim);
-      target.at[0] = row + d;
-      target.at[1] = row + d + half;
-      return target;
-    }
-    const size_t tile = kv.tile_offset(places.sequence[token], position, head);
-    const size_t element_bytes = kv.type == KvType::kF16 ? 2 : 4;
-    char* pool = static_cast<char*>(which == 1 ? kv.k : kv.v);
-    for (int i = 0; i < 2; ++i) {
-      const int column = d + i * half;
-      const int at = which == 1 ? key_index(position, column, kv.head_dim)
-                                : value_index(position, column, kv.head_dim);
-      target.at[i] = pool + (tile + static_cast<size_t>(at)) * element_bytes;
-    }
+    const int width = which == 0 ? q.rows : k.rows;
+    target.at[0] = (which == 0   ? q_out
+                    : which == 1 ? k_out
+                                 : v_out) +
+                   static_cast<size_t>(token) * static_cast<size_t>(width) +
+                   static_cast<size_t>(pair / half * head_dim + d);
+    target.at[1] = target.at[0] + half;
     return target;
   }
   __device__ void prefetch(Target&) const {}
@@ -204,14 +195,13 @@ struct QkvOp {
     return target;
   }
   __device__ void store(const Target& target, float low, float high) const {
-    if (target.which != 2) {
+    if (target.rotates) {
       const float rotated = low * target.cosine - high * target.sine;
       high = high * target.cosine + low * target.sine;
       low = rotated;
     }
-    const bool half_precision = target.which != 0 && kv.type == KvType::kF16;
-    write_element(target.at[0], low, half_precision);
-    write_element(target.at[1], high, half_precision);
+    *target.at[0] = low;
+    *target.at[1] = high;
   }
 
  private:
@@ -222,13 +212,6 @@ struct QkvOp {
     if (pair < k.rows / 2) return 1;
     pair -= k.rows / 2;
     return 2;
-  }
-  __device__ static void write_element(void* at, float value, bool half_precision) {
-    if (half_precision) {
-      *static_cast<uint16_t*>(at) = to_half(value);
-    } else {
-      *static_cast<float*>(at) = value;
-    }
   }
 };
 

@@ -34,12 +34,14 @@ struct Query {
   std::vector<Digits> digits;
   float factor;
 
-  Query(const float* row, int head_dim) : digits(static_cast<size_t>(head_dim), Digits{0, 0}) {
+  Query(const float* row, int head_dim, KvType type)
+      : digits(static_cast<size_t>(head_dim), Digits{0, 0}) {
     const std::vector<float> values = turned(row, head_dim);
     const float amax = largest_magnitude(values);
-    const RowUnit unit = row_unit(amax);
+    const RowUnit unit = row_unit(amax, kMaxQueryCode);
     const bool finite = std::isfinite(amax);
-    factor = score_factor(finite ? unit.unit : std::numeric_limits<float>::quiet_NaN(), head_dim);
+    factor = score_factor(finite ? unit.unit : std::numeric_limits<float>::quiet_NaN(),
+                          head_scale(head_dim), type);
     if (!finite) return;
     for (size_t d = 0; d < digits.size(); ++d)
       digits[d] = digits_of(code(values[d], unit.per_unit));
@@ -62,10 +64,10 @@ class Merge {
     }
   }
 
-  void finish(float* out) {
+  void finish(KvType type, float* out) {
     const int head_dim = static_cast<int>(sums_.size());
     turn(sums_.data(), head_dim);
-    const float factor = output_factor(weight_sum_, head_dim);
+    const float factor = output_factor(weight_sum_, head_dim, type);
     for (int d = 0; d < head_dim; ++d) out[d] = sums_[static_cast<size_t>(d)] * factor;
   }
 
@@ -75,8 +77,19 @@ class Merge {
   std::vector<float> sums_;
 };
 
-const int16_t* keys_of(const KvCache& kv) { return static_cast<const int16_t*>(kv.k); }
-const int16_t* values_of(const KvCache& kv) { return static_cast<const int16_t*>(kv.v); }
+// The digits of a cached code. One of 8 bits is a high digit.
+Digits cached_digits(const void* pool, KvType type, size_t index) {
+  if (type == KvType::kI8) return {static_cast<const int8_t*>(pool)[index], 0};
+  return digits_of(static_cast<const int16_t*>(pool)[index]);
+}
+
+void store_code(void* pool, KvType type, size_t index, int code) {
+  if (type == KvType::kI8) {
+    static_cast<int8_t*>(pool)[index] = static_cast<int8_t>(code);
+  } else {
+    static_cast<int16_t*>(pool)[index] = static_cast<int16_t>(code);
+  }
+}
 
 CachedUnits units_at(const KvCache& kv, size_t tile, int position) {
   const float* units = kv.tile_units(tile) + position % kAttentionChunk;
@@ -95,7 +108,7 @@ void add_chunk(const KvCache& kv, int sequence, int kv_head, int begin, int coun
     int32_t high = 0;
     int32_t middle = 0;
     for (int d = 0; d < head_dim; ++d) {
-      const Digits k = digits_of(keys_of(kv)[tile + key_index(position, d, head_dim)]);
+      const Digits k = cached_digits(kv.k, kv.type, tile + key_index(position, d, head_dim));
       const Digits q = query.digits[static_cast<size_t>(d)];
       high += q.high * k.high;
       middle += q.high * k.low + q.low * k.high;
@@ -117,7 +130,7 @@ void add_chunk(const KvCache& kv, int sequence, int kv_head, int begin, int coun
     sum = std::fma(weight, units_at(kv, tile, position).value_per_unit, sum);
     const auto p = static_cast<int32_t>(weight_code(weight));
     for (int d = 0; d < head_dim; ++d) {
-      const Digits v = digits_of(values_of(kv)[tile + value_index(position, d, head_dim)]);
+      const Digits v = cached_digits(kv.v, kv.type, tile + value_index(position, d, head_dim));
       high[static_cast<size_t>(d)] += (p >> 8) * v.high;
       middle[static_cast<size_t>(d)] += (p >> 8) * v.low + (p & 255) * v.high;
     }
@@ -142,8 +155,8 @@ bool store_codes(const KvCache& kv, int sequence, int position, int kv_head, con
   const bool v_finite = std::isfinite(v_amax);
   if (!k_finite) k_amax = 0.0f;
   if (!v_finite) v_amax = 0.0f;
-  const RowUnit k_unit = row_unit(k_amax);
-  const ValueUnit v_unit = value_unit(v_amax);
+  const RowUnit k_unit = row_unit(k_amax, max_code(kv.type));
+  const ValueUnit v_unit = value_unit(v_amax, max_code(kv.type));
 
   const size_t tile = kv.tile_offset(sequence, position, kv_head);
   float* units = kv.tile_units(tile) + position % kAttentionChunk;
@@ -152,10 +165,10 @@ bool store_codes(const KvCache& kv, int sequence, int position, int kv_head, con
   units[2 * kAttentionChunk] = v_unit.per_unit;
   for (int d = 0; d < head_dim; ++d) {
     const auto i = static_cast<size_t>(d);
-    static_cast<int16_t*>(kv.k)[tile + key_index(position, d, head_dim)] =
-        k_finite ? static_cast<int16_t>(code(k[i], k_unit.per_unit)) : int16_t{0};
-    static_cast<int16_t*>(kv.v)[tile + value_index(position, d, head_dim)] =
-        v_finite ? static_cast<int16_t>(code(v[i], v_unit.per_unit)) : int16_t{0};
+    store_code(kv.k, kv.type, tile + key_index(position, d, head_dim),
+               k_finite ? code(k[i], k_unit.per_unit) : 0);
+    store_code(kv.v, kv.type, tile + value_index(position, d, head_dim),
+               v_finite ? code(v[i], v_unit.per_unit) : 0);
   }
   return k_finite && v_finite;
 }
@@ -169,13 +182,13 @@ void integer_attention(const AttentionArgs& args) {
       const size_t at =
           (static_cast<size_t>(row) * static_cast<size_t>(args.heads) + static_cast<size_t>(h)) *
           static_cast<size_t>(head_dim);
-      const Query query(args.q + at, head_dim);
+      const Query query(args.q + at, head_dim, args.kv.type);
       Merge merge(head_dim);
       for (int begin = 0; begin < length; begin += kIntegerChunk) {
         add_chunk(args.kv, args.places.sequence[row], h / group, begin,
                   std::min(kIntegerChunk, length - begin), query, merge);
       }
-      merge.finish(args.out + at);
+      merge.finish(args.kv.type, args.out + at);
     }
   }
 }

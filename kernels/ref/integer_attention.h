@@ -1,4 +1,4 @@
-// The parts of qkv and attention that differ where the cache is of type i16.
+// The parts of attention that differ where the cache holds codes.
 #pragma once
 
 #include "kernels/ops.h"

@@ -74,16 +74,25 @@ void rotate(float* heads, int n_heads, int head_dim, const float* cosine, const 
   }
 }
 
-float load(const void* pool, KvType type, size_t index) {
-  return type == KvType::kF16 ? from_half(static_cast<const uint16_t*>(pool)[index])
-                              : static_cast<const float*>(pool)[index];
-}
-
-void store(void* pool, KvType type, size_t index, float value) {
-  if (type == KvType::kF16) {
-    static_cast<uint16_t*>(pool)[index] = to_half(value);
-  } else {
-    static_cast<float*>(pool)[index] = value;
+// The rows' keys and values, one kv head at a time.
+void append(const AttentionArgs& args) {
+  const KvCache& kv = args.kv;
+  for (int row = 0; row < args.rows; ++row) {
+    const int sequence = args.places.sequence[row];
+    const int position = args.places.position[row];
+    for (int h = 0; h < kv.kv_heads; ++h) {
+      const float* k = args.k + at(row, kv.kv_heads * kv.head_dim, h * kv.head_dim);
+      const float* v = args.v + at(row, kv.kv_heads * kv.head_dim, h * kv.head_dim);
+      if (is_coded(kv.type)) {
+        if (!store_codes(kv, sequence, position, h, k, v)) set_fault(args.fault, args.layer + 1);
+        continue;
+      }
+      const size_t tile = kv.tile_offset(sequence, position, h);
+      for (int d = 0; d < kv.head_dim; ++d) {
+        static_cast<float*>(kv.k)[tile + key_index(position, d, kv.head_dim)] = k[d];
+        static_cast<float*>(kv.v)[tile + value_index(position, d, kv.head_dim)] = v[d];
+      }
+    }
   }
 }
 
@@ -139,7 +148,7 @@ void embed(const EmbedArgs& args) {
 }
 
 void qkv(const QkvArgs& args) {
-  const int head_dim = args.kv.head_dim;
+  const int head_dim = args.head_dim;
   std::vector<int8_t> codes(static_cast<size_t>(args.dim));
   for (int row = 0; row < args.rows; ++row) {
     const QuantisedRow quantised =
@@ -149,36 +158,25 @@ void qkv(const QkvArgs& args) {
     std::vector<float> k = bit_linear(args.k, codes, quantised);
     const std::vector<float> v = bit_linear(args.v, codes, quantised);
 
-    const int position = args.places.position[row];
-    const float* cosine = args.rope_cos + at(position, head_dim / 2);
-    const float* sine = args.rope_sin + at(position, head_dim / 2);
-    rotate(q.data(), args.heads, head_dim, cosine, sine);
-    rotate(k.data(), args.kv.kv_heads, head_dim, cosine, sine);
+    const float* cosine = args.rope_cos + at(args.positions[row], head_dim / 2);
+    const float* sine = args.rope_sin + at(args.positions[row], head_dim / 2);
+    rotate(q.data(), args.q.rows / head_dim, head_dim, cosine, sine);
+    rotate(k.data(), args.k.rows / head_dim, head_dim, cosine, sine);
 
     std::copy(q.begin(), q.end(), args.q_out + at(row, args.q.rows));
-    for (int h = 0; h < args.kv.kv_heads; ++h) {
-      if (args.kv.type == KvType::kI16) {
-        if (!store_codes(args.kv, args.places.sequence[row], position, h,
-                         k.data() + at(h, head_dim), v.data() + at(h, head_dim))) {
-          set_fault(args.fault, args.layer + 1);
-        }
-        continue;
-      }
-      const size_t tile = args.kv.tile_offset(args.places.sequence[row], position, h);
-      for (int d = 0; d < head_dim; ++d) {
-        const size_t i = at(h, head_dim, d);
-        store(args.kv.k, args.kv.type, tile + key_index(position, d, head_dim), k[i]);
-        store(args.kv.v, args.kv.type, tile + value_index(position, d, head_dim), v[i]);
-      }
-    }
+    std::copy(k.begin(), k.end(), args.k_out + at(row, args.k.rows));
+    std::copy(v.begin(), v.end(), args.v_out + at(row, args.v.rows));
   }
 }
 
 void attention(const AttentionArgs& args) {
-  if (args.kv.type == KvType::kI16) return integer_attention(args);
+  if (args.k != nullptr) append(args);
+  if (is_coded(args.kv.type)) return integer_attention(args);
   const int head_dim = args.kv.head_dim;
   const int group = args.heads / args.kv.kv_heads;
   const float scale = attention_scale(head_dim);
+  const float* keys = static_cast<const float*>(args.kv.k);
+  const float* values = static_cast<const float*>(args.kv.v);
   std::vector<float> merged(static_cast<size_t>(head_dim));
   std::vector<float> chunk_out(static_cast<size_t>(head_dim));
   for (int row = 0; row < args.rows; ++row) {
@@ -197,7 +195,7 @@ void attention(const AttentionArgs& args) {
         for (int j = 0; j < count; ++j) {
           const float qk = canonical_sum(head_dim, [&](float partial, int d) {
             const size_t i = tile + key_index(begin + j, d, head_dim);
-            return std::fma(q[d], load(args.kv.k, args.kv.type, i), partial);
+            return std::fma(q[d], keys[i], partial);
           });
           p[j] = qk * scale;
           chunk_max = std::max(chunk_max, p[j]);
@@ -210,7 +208,7 @@ void attention(const AttentionArgs& args) {
           for (int d = 0; d < head_dim; ++d) {
             const size_t i = tile + value_index(begin + j, d, head_dim);
             float& o = chunk_out[static_cast<size_t>(d)];
-            o = std::fma(p[j], load(args.kv.v, args.kv.type, i), o);
+            o = std::fma(p[j], values[i], o);
           }
         }
 

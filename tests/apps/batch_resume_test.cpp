@@ -154,8 +154,15 @@ TEST_CASE("another model, other options, another input or shard are refused unti
   };
   refused({"-n", "5"}, "--max-tokens was 3, now it is 5");
   refused({"-n", "3", "--temp", "1"}, "\"temperature\":0.0");
-  refused({"-n", "3", "--kv-type", "f32"}, "--kv-type was \"f16\", now it is \"f32\"");
+  refused({"-n", "3", "--kv-type", "f32"}, "--kv-type was \"i16\", now it is \"f32\"");
   refused({"-n", "3", "--shard", "1/2"}, "--shard was 1/1, now it is 1/2");
+  // The manifest of a version whose default was half precision.
+  const std::string manifest = read_file(out + ".manifest.json");
+  std::string earlier = manifest;
+  earlier.replace(earlier.find("\"i16\""), 5, "\"f16\"");
+  write_file(folder, "out.jsonl.manifest.json", earlier);
+  refused({"-n", "3"}, "--kv-type was \"f16\", now it is \"i16\"");
+  write_file(folder, "out.jsonl.manifest.json", manifest);
   const Result model = run({"batch", tiny_model(folder), "-i", in, "-o", out, "-n", "3"});
   CHECK(model.exit_code == 2);
   CHECK(contains(model.err, "the model was " + demo_model()));

@@ -68,11 +68,13 @@ TEST_CASE("bench prints a table in llama-bench's columns") {
 TEST_CASE("bench as JSON, JSON lines and CSV says the same of each test") {
   const TempDir folder;
   const std::string model = tiny_model(folder);
-  const auto json = json_of(run(bench({model, "-d", "0,9", "-o", "json", "--kv-type", "f16,f32"})));
+  const auto json =
+      json_of(run(bench({model, "-d", "0,9", "-o", "json", "--kv-type", "i16,i8,f32"})));
   CHECK(json["schema"] == "edgellm.bench/1");
   for (const char* part : {"build", "machine", "runs"}) CHECK(json.contains(part));
-  REQUIRE(json["runs"].size() == 2);
-  CHECK(json["runs"][1]["kv_type"] == "f32");
+  REQUIRE(json["runs"].size() == 3);
+  CHECK(json["runs"][1]["kv_type"] == "i8");
+  CHECK(json["runs"][2]["kv_type"] == "f32");
   for (const auto& one : json["runs"]) {
     REQUIRE(one["tests"].size() == 3);
     CHECK(one["tests"][1]["samples_ns"].size() == 2);
@@ -171,7 +173,8 @@ TEST_CASE("bench refuses what it cannot measure, in one line") {
   refused({"bench", model, "-r", "0"}, "--repetitions");
   refused({"bench", model, "-o", "xml"}, "'xml' is not one of md, csv, json, jsonl");
   refused({"bench", model, "--device", "cpu,gpu"}, "did you mean cuda?");
-  refused({"bench", model, "--kv-type", "f8"}, "'f8' is not one of f16, f32");
+  refused({"bench", model, "--kv-type", "f8"}, "'f8' is not one of i16, i8, f32");
+  refused({"bench", model, "--kv-type", "i16,f16"}, "use --kv-type i16");
   refused({"bench", model, "-p", "0", "-n", "0"}, "leave no test");
   refused({"bench", model, "-d", "128", "-n", "1"}, "needs a context of 129");
   refused({"bench", model, "-p", "129"}, "pp129 needs a context of 129");

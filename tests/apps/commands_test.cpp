@@ -82,7 +82,7 @@ TEST_CASE("info shows the file without reading its weights") {
   CHECK(text.err.empty());
 
   const auto json = json_of(run_well({"info", demo_model(), "--json", "--sections"}));
-  CHECK(json["schema"] == "edgellm.info/1");
+  CHECK(json["schema"] == "edgellm.info/2");
   CHECK(json["architecture"]["dim"] == 384);
   CHECK(json["architecture"]["act"] == "relu2");
   CHECK(json["architecture"]["norm_eps"].dump() == "1e-05");
@@ -99,6 +99,14 @@ TEST_CASE("info shows the file without reading its weights") {
   }
   CHECK(kind_bytes == section_bytes);
 
+  // 10 layers, 2 kv heads, 2048 positions; a key and a value of 64 dimensions, and for codes 12
+  // bytes of units.
+  constexpr uint64_t kCachedRows = 10 * 2 * 2048;
+  CHECK(json["memory"]["kv_cache_i16"] == kCachedRows * (2 * 64 * 2 + 12));
+  CHECK(json["memory"]["kv_cache_i8"] == kCachedRows * (2 * 64 + 12));
+  CHECK(json["memory"]["kv_cache_f32"] == kCachedRows * (2 * 64 * 4));
+  CHECK(text.out.find("11.0 MB KV cache at the full context (i16)") != std::string::npos);
+
   // What a run takes on a GPU, in a build that knows GPUs.
   const auto gpu = json["memory"]["gpu"];
   const bool knows_gpus = json_of(run_well({"--version", "--json"}))["cuda"].get<bool>();
@@ -110,7 +118,7 @@ TEST_CASE("info shows the file without reading its weights") {
           bytes("weights") + bytes("head_copy") + bytes("kv_cache") + bytes("workspace"));
     CHECK(bytes("weights") >= json["bytes_by_kind"]["ternary"].get<uint64_t>() +
                                   json["bytes_by_kind"]["embedding_and_head"].get<uint64_t>());
-    CHECK(bytes("kv_cache") >= json["memory"]["kv_cache_f16"].get<uint64_t>());
+    CHECK(bytes("kv_cache") >= json["memory"]["kv_cache_i16"].get<uint64_t>());
     CHECK(bytes("workspace") <= uint64_t{64} << 20);
   }
 }

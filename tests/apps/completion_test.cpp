@@ -111,7 +111,7 @@ class Shell {
 void check_completions(Shell& shell) {
   CHECK(shell.complete("tok") == "<tokenize>");
   CHECK(shell.complete("--vers") == "<--version>");
-  CHECK(shell.complete("run --kv-type f1") == "<run><--kv-type><f16>");
+  CHECK(shell.complete("run --kv-type i1") == "<run><--kv-type><i16>");
   CHECK(shell.complete("run --device cp") == "<run><--device><cpu>");
   CHECK(shell.complete("run m --ignore") == "<run><m><--ignore-eos>");
   CHECK(shell.complete("completion fi") == "<completion><fish>");
@@ -223,7 +223,7 @@ TEST_CASE("completion in fish") {
   };
   offers("tok", "tokenize");
   offers("--vers", "--version");
-  offers("run --kv-type f1", "f16");
+  offers("run --kv-type i1", "i16");
   offers("run --device cp", "cpu");
   offers("run m --max-t", "--max-tokens");
   offers("help env", "environment");

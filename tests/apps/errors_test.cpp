@@ -4,10 +4,12 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
+#include "apps/inspect/golden.h"
 #include "apps/session/sampling_choice.h"
 #include "base/error.h"
 #include "tests/apps/program.h"
 #include "tests/support/fixtures.h"
+#include "tests/support/hashed_models.h"
 
 namespace edgellm::test {
 namespace {
@@ -35,7 +37,10 @@ TEST_CASE("wrong command lines exit with 2") {
   check_run_refused({"-p", "x", "-c", "0"}, 2, "--ctx");
   check_run_refused({"-p", "x", "-c", "4096"}, 2, "use at most -c 2048");
   check_run_refused({"-p", "x", "--threads", "0"}, 2, "--threads");
-  check_run_refused({"-p", "x", "--kv-type", "q8"}, 2, "f16");
+  check_run_refused({"-p", "x", "--kv-type", "q8"}, 2, "'q8' is not one of i16, i8, f32");
+  check_run_refused({"-p", "x", "--kv-type", "f16"}, 2,
+                    "'f16' is no longer a KV type: i16 took its place");
+  check_run_refused({"-p", "x", "--kv-type", "f16"}, 2, "use --kv-type i16");
   check_run_refused({"-p", "x", "--device", "gpu"}, 2, "unknown device gpu");
   check_run_refused({"-p", "x", "--device", "cuda:x"}, 2, "unknown device cuda:x");
   check_run_refused({"-p", "x", "--stop", ""}, 2, "--stop");
@@ -43,6 +48,20 @@ TEST_CASE("wrong command lines exit with 2") {
                     "--stop is not UTF-8 at byte 1; convert it first");
   check_run_refused({"-f", "/nowhere/x"}, 2, "cannot read /nowhere/x");
   check_run_refused({"-f", "/tmp"}, 2, "cannot read /tmp");
+}
+
+TEST_CASE("heads that are too wide for codes ask for float32, and their golden takes it") {
+  const TempDir folder;
+  const std::string model = changed_model(folder, {{"head_dim", 576}});
+  const std::string ids = write_file(folder, "ids.json", "[1, 2, 3]");
+  const std::vector<std::string> args = {"run", model, "--ids-file", ids, "-n", "4"};
+  check_refused(run(args), 4,
+                "the model's heads have 576 dimensions, but KV type i16 takes at most 512; use "
+                "--kv-type f32");
+  std::vector<std::string> with_floats = args;
+  with_floats.insert(with_floats.end(), {"--kv-type", "f32"});
+  CHECK(run(with_floats).exit_code == 0);
+  CHECK(make_golden(model).greedy_ids.size() == 16);
 }
 
 TEST_CASE("sampling values that cannot be used") {

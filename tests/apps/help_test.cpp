@@ -59,7 +59,7 @@ TEST_CASE("help of a command is the same by either way, and no line is wider tha
 TEST_CASE("options are grouped") {
   const std::string help = output_of({"run", "--help"});
   CHECK(help.find("\nArguments:\n  MODEL ") < help.find("\nOptions:\n  -h, --help "));
-  CHECK(help.find("\nEngine:\n") < help.find("  --kv-type f16|f32 "));
+  CHECK(help.find("\nEngine:\n") < help.find("  --kv-type i16|i8|f32 "));
   CHECK(help.find("\nSampling:\n") < help.find("  --temp T "));
 }
 
@@ -78,7 +78,7 @@ TEST_CASE("what was mistyped and what may have been meant") {
   refused({"run", "m", "-temp", "1"}, "did you mean --temp?");
   refused({"run", "m", "--xyzzy"}, "unknown option --xyzzy; see edgellm run --help");
   refused({"--vresion"}, "unknown option --vresion; did you mean --version?; see edgellm --help");
-  refused({"run", "m", "--kv-type", "f61"}, "'f61' is not one of f16, f32; did you mean f16?");
+  refused({"run", "m", "--kv-type", "i61"}, "'i61' is not one of i16, i8, f32; did you mean i16?");
   refused({"run", "m", "--device", "gpu"}, "did you mean cuda?");
   refused({"run", "m", "--device", "cudda"}, "did you mean cuda?");
   refused({"help", "enviroment"}, "did you mean environment?");

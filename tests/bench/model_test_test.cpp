@@ -203,8 +203,9 @@ TEST_CASE("bytes of a token: the weights once a step, the cache at the mean dept
   const auto json = test_json(result, *fixture.backend, fixture.setting);
   // No greedy step was counted, so it was the full head.
   const double weights = static_cast<double>(weight_bytes_per_token(fixture.model)) / 3;
-  // 3 layers, keys and values, 2 heads of 16 in half precision; positions 101 to 121 on average.
-  const double kv = 3 * 2 * 2 * 16 * 2 * 111.0;
+  // 3 layers, 2 heads, a key and a value of 16 dimensions in 32 codes of 2 bytes each, 3 units of 4
+  // bytes; positions 101 to 121 on average.
+  const double kv = 3 * 2 * (2 * 32 * 2 + 3 * 4) * 111.0;
   CHECK(json["bytes_per_token"]["weights"].get<double>() == Approx(weights));
   CHECK(json["bytes_per_token"]["kv_cache"].get<double>() == Approx(kv));
   CHECK(json["achieved_gb_s"].get<double>() == Approx((weights + kv) * 63 / 1e9));

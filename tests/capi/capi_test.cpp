@@ -54,9 +54,11 @@ TEST_CASE("greedy ids are those of edgellm run") {
 }
 
 TEST_CASE("logits have the bits of edgellm logits") {
-  for (const int32_t kv_type : {EDGELLM_KV_F16, EDGELLM_KV_F32}) {
-    const auto expected = json_of(run({"logits", demo_model(), "-p", kPrompt, "--json", "--kv-type",
-                                       kv_type == EDGELLM_KV_F32 ? "f32" : "f16"}))["logits_xxh3"];
+  const std::pair<int32_t, const char*> kv_types[] = {
+      {EDGELLM_KV_I16, "i16"}, {EDGELLM_KV_I8, "i8"}, {EDGELLM_KV_F32, "f32"}};
+  for (const auto& [kv_type, name] : kv_types) {
+    const auto expected = json_of(
+        run({"logits", demo_model(), "-p", kPrompt, "--json", "--kv-type", name}))["logits_xxh3"];
     edgellm_model_options options = cpu_options();
     options.kv_type = kv_type;
     const ModelHandle model = open(demo_model(), options);
@@ -393,7 +395,7 @@ TEST_CASE("options that cannot be used") {
   refused(EDGELLM_ERROR_USAGE, "threads is 99999", [](auto& o) { o.threads = 99999; });
   refused(EDGELLM_ERROR_USAGE, "context is -1", [](auto& o) { o.context = -1; });
   refused(EDGELLM_ERROR_USAGE, "at most -c 2048", [](auto& o) { o.context = 4096; });
-  refused(EDGELLM_ERROR_USAGE, "kv_type is 2", [](auto& o) { o.kv_type = 2; });
+  refused(EDGELLM_ERROR_USAGE, "kv_type is 3", [](auto& o) { o.kv_type = 3; });
   refused(EDGELLM_ERROR_USAGE, "max_sequences is -1", [](auto& o) { o.max_sequences = -1; });
   refused(EDGELLM_ERROR_USAGE, "prefill_chunk", [](auto& o) { o.prefill_chunk = 1 << 20; });
 

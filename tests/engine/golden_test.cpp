@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/kv_type.h"
 #include "model/convert.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/npy.h"
@@ -178,14 +179,14 @@ TEST_CASE("hidden states of short prompts match layer by layer") {
 
 TEST_CASE("logits stay within the limits of a correct program") {
   for_each_golden([](const Golden& golden) {
-    for (KvType type : {KvType::kF32, KvType::kF16}) {
+    for (const KvType type : kKvTypes) {
       const auto backend = golden.backend(type);
       const Npy final_logits = read_npy(golden.folder / "logits_final.npy");
       const size_t vocab = static_cast<size_t>(golden.model.config().vocab);
       size_t index = 0;
       for (const json& c : golden.cases) {
         const std::string name = c["name"];
-        INFO("case " << name << (type == KvType::kF32 ? ", f32 KV" : ", f16 KV"));
+        INFO("case " << name << ", KV " << to_string(type));
         const std::vector<int32_t> ids = ids_of(c["ids"]);
         const Results actual = run_ids(*backend, ids);
         const std::span<const float> last = std::span(actual.logits).last(vocab);
@@ -212,38 +213,41 @@ TEST_CASE("logits stay within the limits of a correct program") {
 
 TEST_CASE("teacher-forced greedy is exact wherever the margin is clear") {
   for_each_golden([](const Golden& golden) {
-    const auto backend = golden.backend(KvType::kF32);
     const size_t vocab = static_cast<size_t>(golden.model.config().vocab);
-    int agree = 0;
-    int total = 0;
-    for (const json& c : golden.cases) {
-      INFO("case " << c["name"]);
-      std::vector<int32_t> ids = ids_of(c["ids"]);
-      const std::vector<int32_t> greedy = ids_of(c["greedy"]);
-      std::vector<int32_t> expected = ids_of(c["top1"]);
-      std::vector<double> margin = c["top1_margin"].get<std::vector<double>>();
-      const std::vector<double> greedy_margin = c["greedy_margin"].get<std::vector<double>>();
-      // Row ids.size() - 1 + i predicts greedy[i]; top1's last entry is greedy[0] as well.
-      ids.insert(ids.end(), greedy.begin(), greedy.end() - 1);
-      expected.insert(expected.end(), greedy.begin() + 1, greedy.end());
-      margin.insert(margin.end(), greedy_margin.begin() + 1, greedy_margin.end());
-      REQUIRE(expected.size() == ids.size());
-      const Results actual = run_ids(*backend, ids);
-      for (size_t i = 0; i < ids.size(); ++i) {
-        const auto row = actual.logits.begin() + static_cast<ptrdiff_t>(i * vocab);
-        const auto best = std::max_element(row, row + static_cast<ptrdiff_t>(vocab)) - row;
-        const bool same = best == expected[i];
-        agree += same;
-        ++total;
-        if (margin[i] >= 0.3 && !same) {
-          INFO("position " << i << ", margin " << margin[i] << ": " << best << ", expected "
-                           << expected[i]);
-          CHECK(same);
+    for (const KvType type : kKvTypes) {
+      INFO("KV " << to_string(type));
+      const auto backend = golden.backend(type);
+      int agree = 0;
+      int total = 0;
+      for (const json& c : golden.cases) {
+        INFO("case " << c["name"]);
+        std::vector<int32_t> ids = ids_of(c["ids"]);
+        const std::vector<int32_t> greedy = ids_of(c["greedy"]);
+        std::vector<int32_t> expected = ids_of(c["top1"]);
+        std::vector<double> margin = c["top1_margin"].get<std::vector<double>>();
+        const std::vector<double> greedy_margin = c["greedy_margin"].get<std::vector<double>>();
+        // Row ids.size() - 1 + i predicts greedy[i]; top1's last entry is greedy[0] as well.
+        ids.insert(ids.end(), greedy.begin(), greedy.end() - 1);
+        expected.insert(expected.end(), greedy.begin() + 1, greedy.end());
+        margin.insert(margin.end(), greedy_margin.begin() + 1, greedy_margin.end());
+        REQUIRE(expected.size() == ids.size());
+        const Results actual = run_ids(*backend, ids);
+        for (size_t i = 0; i < ids.size(); ++i) {
+          const auto row = actual.logits.begin() + static_cast<ptrdiff_t>(i * vocab);
+          const auto best = std::max_element(row, row + static_cast<ptrdiff_t>(vocab)) - row;
+          const bool same = best == expected[i];
+          agree += same;
+          ++total;
+          if (margin[i] >= 0.3 && !same) {
+            INFO("position " << i << ", margin " << margin[i] << ": " << best << ", expected "
+                             << expected[i]);
+            CHECK(same);
+          }
         }
       }
+      INFO(agree << " of " << total << " positions agree");
+      CHECK(agree >= 0.9 * total);
     }
-    INFO(agree << " of " << total << " positions agree");
-    CHECK(agree >= 0.9 * total);
   });
 }
 
@@ -253,7 +257,7 @@ TEST_CASE("perplexity matches within 0.3 percent") {
     const json ppl = read_json(golden.folder / "ppl.json");
     const Npy logprobs = read_npy(golden.folder / "ppl_logprobs.npy");
     const size_t vocab = static_cast<size_t>(golden.model.config().vocab);
-    for (KvType type : {KvType::kF32, KvType::kF16}) {
+    for (const KvType type : kKvTypes) {
       const auto backend = golden.backend(type);
       double sum = 0;
       double differences = 0;
@@ -273,7 +277,7 @@ TEST_CASE("perplexity matches within 0.3 percent") {
         }
       }
       const double actual_ppl = std::exp(sum / static_cast<double>(count));
-      INFO((type == KvType::kF32 ? "f32 KV" : "f16 KV") << ", ppl " << actual_ppl);
+      INFO("KV " << to_string(type) << ", ppl " << actual_ppl);
       CHECK(actual_ppl == Approx(ppl["ppl"].get<double>()).epsilon(0.003));
       CHECK(differences / static_cast<double>(count) <= 0.06);
     }

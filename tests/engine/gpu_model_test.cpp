@@ -35,14 +35,14 @@ TEST_CASE("the GPU meets the hashes of every listed model", "[gpu]") {
     INFO("model " << entry["name"]);
     const TempDir temp;
     const ModelFile model = ModelFile::open(make_model(entry, temp));
-    for (const auto& [kv, cases] : entry["kv"].items()) {
-      const auto backend = gpu_backend(model, kv == "f32" ? KvType::kF32 : KvType::kF16);
-      for (const json& c : cases) {
+    for (const KvType type : hashed_kv_types(model)) {
+      const auto backend = gpu_backend(model, type);
+      for (const json& c : cases_of(entry, type)) {
         const int n = c["n"];
-        INFO("KV " << kv << ", prompt of " << n << " ids");
+        INFO("KV " << to_string(type) << ", prompt of " << n << " ids");
         const std::vector<int32_t> prompt = prompt_of(n, model.config().vocab);
         for (int chunk : {512, 64, 7, 1}) {
-          if (chunk < 512 && (model.parameter_count() > 20'000'000 || n < 64)) continue;
+          if (chunk < 512 && (!is_small(model) || n < 64)) continue;
           INFO("chunks of " << chunk);
           const HashedRun run = run_case(*backend, prompt, kDecodedTokens, chunk);
           CHECK(c["token_ids"].get<std::vector<int32_t>>() == run.token_ids);
@@ -63,7 +63,7 @@ TEST_CASE("graph and eager decode choose the same ids", "[gpu]") {
     const std::vector<int32_t> prompt = prompt_of(65, model.config().vocab);
     std::vector<std::vector<int32_t>> ids(2);
     for (bool use_graph : {false, true}) {
-      const auto backend = gpu_backend(model, KvType::kF16, use_graph);
+      const auto backend = gpu_backend(model, KvType::kI16, use_graph);
       GenerateRequest request;
       request.prompt_ids = prompt;
       request.max_tokens = 40;
@@ -88,7 +88,7 @@ TEST_CASE("a seed gives the CPU's ids on the GPU", "[gpu]") {
   request.sampling.temperature = 1.5;
   request.sampling.top_p = 0.95;
   request.sampling.repeat_penalty = 1.2;
-  const auto gpu = gpu_backend(model, KvType::kF16);
+  const auto gpu = gpu_backend(model, KvType::kI16);
   const auto cpu = make_cpu_backend(model, {});
   for (uint64_t seed : {0, 1, 2}) {
     INFO("seed " << seed);
@@ -116,7 +116,7 @@ TEST_CASE("decode on the GPU fails at the id that makes a value not finite", "[g
     const TempDir temp;
     const std::string path = untied_model(temp);
     check_fault_in_decode(
-        path, [&](const ModelFile& model) { return gpu_backend(model, KvType::kF16, use_graph); });
+        path, [&](const ModelFile& model) { return gpu_backend(model, KvType::kI16, use_graph); });
   }
 }
 
@@ -124,14 +124,14 @@ TEST_CASE("contexts across chunk borders give the CPU's logits on the GPU", "[gp
   if (no_gpu()) return;
   const TempDir temp;
   const ModelFile model = ModelFile::open(changed_model(temp, {{"max_position_embeddings", 4200}}));
-  for (KvType type : {KvType::kF16, KvType::kF32}) {
+  for (const KvType type : kKvTypes) {
     EngineOptions options;
     options.kv_type = type;
     options.max_rows = 512;
     const auto cpu = make_cpu_backend(model, options);
     const auto gpu = make_cuda_backend(model, options);
     for (int n : {62, 63, 64, 65, 2047, 2048, 4095, 4096}) {
-      INFO(n << " positions, KV " << (type == KvType::kF16 ? "f16" : "f32"));
+      INFO(n << " positions, KV " << to_string(type));
       const std::vector<int32_t> prompt = prompt_of(n, model.config().vocab);
       const HashedRun expected = run_case(*cpu, prompt, 3, 512);
       const HashedRun actual = run_case(*gpu, prompt, 3, 512);
@@ -152,7 +152,7 @@ TEST_CASE("rows of a batch on the GPU are what each would be alone", "[gpu]") {
   const ModelFile model = ModelFile::open(changed_model(temp));
   const size_t vocab = static_cast<size_t>(model.config().vocab);
   for (bool use_graph : {false, true}) {
-    const auto backend = gpu_backend(model, KvType::kF16, use_graph, kSequences);
+    const auto backend = gpu_backend(model, KvType::kI16, use_graph, kSequences);
     std::vector<HashedRun> alone;
     std::vector<int32_t> ids, sequences, positions, rows;
     for (size_t s = 0; s < kSequences; ++s) {
@@ -195,7 +195,7 @@ TEST_CASE("codes that are no ternary value are found on the GPU", "[gpu]") {
   const ModelFile model = ModelFile::open(path);
   std::string message;
   try {
-    gpu_backend(model, KvType::kF16);
+    gpu_backend(model, KvType::kI16);
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::kModelFile);
     message = error.what();

@@ -122,10 +122,10 @@ TEST_CASE("ffn_up gives the bits of ref") {
 TEST_CASE("qkv and attention give the bits of ref") {
   Random random(3);
   const auto pools = all_pools();
-  const HeadShape shapes[] = {{6, 2, 64}, {5, 1, 80},  {4, 4, 96}, {2, 1, 100},
-                              {7, 1, 64}, {4, 1, 128}, {3, 3, 20}, {2, 2, 256}};
+  const HeadShape shapes[] = {{6, 2, 64},  {5, 1, 80}, {4, 4, 96},  {2, 1, 100}, {7, 1, 64},
+                              {4, 1, 128}, {3, 3, 20}, {2, 2, 256}, {2, 1, 6},   {1, 1, 328}};
   for (const HeadShape& shape : shapes) {
-    for (KvType type : {KvType::kF16, KvType::kF32, KvType::kI16}) {
+    for (KvType type : {KvType::kF32, KvType::kI16, KvType::kI8}) {
       const int dim = 4 * 31;
       QkvData data(random, shape, type, dim, /*max_positions=*/200, /*sequences=*/3);
       CacheData& expected_cache = data.cache;
@@ -136,30 +136,49 @@ TEST_CASE("qkv and attention give the bits of ref") {
         const RowPlaces places{pass.sequence.data(), pass.position.data()};
         const std::vector<float> x = activation_rows(random, rows, dim);
         const size_t width = static_cast<size_t>(rows * shape.heads * shape.head_dim);
+        const size_t kv_width = static_cast<size_t>(rows) * shape.kv_width();
         int32_t fault = 0;
-        std::vector<float> expected_q(width);
+        std::vector<float> expected_q(width), expected_k(kv_width), expected_v(kv_width);
         std::vector<float> expected_out(width);
-        QkvArgs args = data.args(x, pass, expected_q.data(), &fault);
+        QkvArgs args =
+            data.args(x, pass, {expected_q.data(), expected_k.data(), expected_v.data()}, &fault);
         ref::qkv(args);
-        ref::attention({expected_q.data(), expected_cache.cache, places, expected_out.data(), rows,
-                        shape.heads});
+        AttentionArgs attention{expected_q.data(),
+                                expected_k.data(),
+                                expected_v.data(),
+                                expected_cache.cache,
+                                places,
+                                expected_out.data(),
+                                rows,
+                                shape.heads,
+                                /*layer=*/0,
+                                &fault};
+        ref::attention(attention);
         const CacheData expected_for_cpu = expected_cache.reordered_for_cpu();
         for (size_t i = 0; i < pools.size(); ++i) {
           INFO(name(*pools[i]) << ", heads " << shape.heads << "/" << shape.kv_heads << " of "
-                               << shape.head_dim << ", rows " << rows);
-          Poisoned<float> actual_q(width);
+                               << shape.head_dim << ", rows " << rows << ", type "
+                               << static_cast<int>(type));
+          Poisoned<float> actual_q(width), actual_k(kv_width), actual_v(kv_width);
           Poisoned<float> actual_out(width);
           args.q_out = actual_q.data();
-          args.kv = caches[i].cache;
+          args.k_out = actual_k.data();
+          args.v_out = actual_v.data();
           cpu::qkv(args, *pools[i]);
           REQUIRE(first_difference(expected_q, actual_q.values()) == "");
-          REQUIRE(actual_q.guards_intact());
+          REQUIRE(first_difference(expected_k, actual_k.values()) == "");
+          REQUIRE(first_difference(expected_v, actual_v.values()) == "");
+          REQUIRE(
+              (actual_q.guards_intact() && actual_k.guards_intact() && actual_v.guards_intact()));
+          attention.q = actual_q.data();
+          attention.k = actual_k.data();
+          attention.v = actual_v.data();
+          attention.kv = caches[i].cache;
+          attention.out = actual_out.data();
+          cpu::attention(attention, *pools[i]);
           REQUIRE(caches[i].k == expected_for_cpu.k);
           REQUIRE(caches[i].v == expected_for_cpu.v);
           REQUIRE(caches[i].units == expected_for_cpu.units);
-          cpu::attention(
-              {actual_q.data(), caches[i].cache, places, actual_out.data(), rows, shape.heads},
-              *pools[i]);
           REQUIRE(first_difference(expected_out, actual_out.values()) == "");
           REQUIRE(actual_out.guards_intact());
         }

@@ -1,8 +1,8 @@
 // The CUDA backend against ref, bit for bit: every op, odd sizes, rows alone and together.
 #include <catch2/catch.hpp>
 
-#include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/ref/integer_attention.h"
 #include "tests/kernels/gpu_data.h"
 #include "tests/kernels/op_data.h"
 
@@ -12,6 +12,7 @@ namespace {
 using namespace edgellm::test;
 
 constexpr int kBatches[] = {1, 2, 3, 5, 8, 9, 65};
+constexpr KvType kTypes[] = {KvType::kI16, KvType::kI8, KvType::kF32};
 
 TEST_CASE("CUDA attn_out and ffn_down give the bits of ref", "[gpu]") {
   if (no_gpu()) return;
@@ -81,13 +82,9 @@ TEST_CASE("CUDA qkv and attention give the bits of ref", "[gpu]") {
   const HeadShape shapes[] = {{6, 2, 64},  {5, 1, 80}, {4, 4, 96},  {2, 1, 100}, {7, 1, 64},
                               {4, 1, 128}, {3, 3, 20}, {2, 2, 256}, {18, 2, 32}, {20, 5, 128}};
   for (const HeadShape& shape : shapes) {
-    for (KvType type : {KvType::kF16, KvType::kF32}) {
+    for (KvType type : kTypes) {
       check_qkv_and_attention(
           random, shape, type, 4 * 31, 200, 3, attention_passes(),
-          [](const CacheData& cache, AttentionArgs args) {
-            args.kv = cache.cache;
-            ref::attention(args);
-          },
           [](const QkvArgs& qkv, const AttentionArgs& attention, const cuda::Workspace& workspace) {
             cuda::qkv(qkv, workspace, nullptr);
             cuda::attention(attention, workspace, nullptr);
@@ -98,22 +95,25 @@ TEST_CASE("CUDA qkv and attention give the bits of ref", "[gpu]") {
 
 // Keys and values of positions 0 .. lengths[s] - 1 of each sequence s. Dimension 0 of the values is
 // so small that its sums can be -0.
-void fill_cache(Random& random, const std::vector<int>& lengths, CacheData& data) {
+void fill_cache(Random& random, const std::vector<int>& lengths, const CacheData& data) {
   const KvCache& cache = data.cache;
-  const auto put = [&](std::vector<uint8_t>& pool, size_t element, float value) {
-    const uint16_t half = to_half(value);
-    if (cache.type == KvType::kF16) std::memcpy(&pool[2 * element], &half, 2);
-    if (cache.type == KvType::kF32) std::memcpy(&pool[4 * element], &value, 4);
-  };
+  const size_t head_dim = static_cast<size_t>(cache.head_dim);
   constexpr float kSmall[] = {0.0f, -0.0f, -1e-45f};
   for (int s = 0; s < data.sequences; ++s) {
     for (int p = 0; p < lengths[static_cast<size_t>(s)]; ++p) {
       for (int h = 0; h < cache.kv_heads; ++h) {
+        const std::vector<float> k = random.normals(head_dim);
+        std::vector<float> v = random.normals(head_dim);
+        v[0] = kSmall[random.below(3)];
+        if (is_coded(cache.type)) {
+          REQUIRE(ref::store_codes(cache, s, p, h, k.data(), v.data()));
+          continue;
+        }
         const size_t tile = cache.tile_offset(s, p, h);
         for (int d = 0; d < cache.head_dim; ++d) {
-          put(data.k, tile + ref::key_index(p, d, cache.head_dim), random.normal());
-          put(data.v, tile + ref::value_index(p, d, cache.head_dim),
-              d == 0 ? kSmall[random.below(3)] : random.normal());
+          const auto i = static_cast<size_t>(d);
+          static_cast<float*>(cache.k)[tile + ref::key_index(p, d, cache.head_dim)] = k[i];
+          static_cast<float*>(cache.v)[tile + ref::value_index(p, d, cache.head_dim)] = v[i];
         }
       }
     }
@@ -127,16 +127,15 @@ TEST_CASE("CUDA attention of rows of many sequences gives the bits of ref", "[gp
   const HeadShape shapes[] = {{3, 3, 64},  {4, 2, 64},   {9, 3, 64},  {8, 1, 64},  {2, 2, 128},
                               {2, 1, 128}, {3, 1, 128},  {4, 1, 128}, {5, 1, 128}, {1, 1, 256},
                               {3, 1, 256}, {4, 1, 256},  {16, 2, 40}, {5, 1, 96},  {2, 1, 100},
-                              {3, 1, 20},  {20, 20, 50}, {6, 2, 130}};
-  // With enough rows that blocks share an SM and have few warps, which then take all heads at
-  // once.
+                              {3, 1, 20},  {20, 20, 50}, {6, 2, 130}, {9, 1, 64},  {20, 1, 128}};
+  // With so many rows that blocks take whole contexts.
   const HeadShape shapes_of_many[] = {{4, 2, 64},  {9, 3, 64},  {2, 2, 128},
                                       {3, 1, 128}, {3, 1, 256}, {20, 5, 128}};
   std::vector<std::pair<HeadShape, int>> runs;  // a shape, and its rows a sequence
   for (const HeadShape& shape : shapes) runs.emplace_back(shape, 1);
   for (const HeadShape& shape : shapes_of_many) runs.emplace_back(shape, 8);
   for (const auto& [shape, rounds] : runs) {
-    for (KvType type : {KvType::kF16, KvType::kF32}) {
+    for (KvType type : kTypes) {
       const int n_sequences = static_cast<int>(lengths.size());
       CacheData cache(random, n_sequences, lengths.back(), random.below(2) == 0 ? 64 : 192,
                       shape.kv_heads, shape.head_dim, type);
@@ -155,63 +154,55 @@ TEST_CASE("CUDA attention of rows of many sequences gives the bits of ref", "[gp
       }
       const int rows = static_cast<int>(pass.sequence.size());
 
-      const int width = shape.heads * shape.head_dim;
-      const std::vector<float> q = random.normals(static_cast<size_t>(rows * width), 2.0f);
+      const size_t width = shape.q_width();
+      const std::vector<float> q = random.normals(static_cast<size_t>(rows) * width, 2.0f);
       std::vector<float> expected(q.size());
-      ref::attention({q.data(),
-                      cache.cache,
-                      {pass.sequence.data(), pass.position.data()},
-                      expected.data(),
-                      rows,
-                      shape.heads});
+      AttentionArgs args;
+      args.q = q.data();
+      args.kv = cache.cache;
+      args.places = {pass.sequence.data(), pass.position.data()};
+      args.out = expected.data();
+      args.rows = rows;
+      args.heads = shape.heads;
+      ref::attention(args);
 
-      const CacheData reordered = cache.reordered(cuda::key_index, cuda::value_index);
-      const OnDevice<uint8_t> keys(reordered.k), values(reordered.v);
-      const OnDevice<int32_t> table(cache.block_table);
+      const CacheOnDevice device_cache(cache);
       const OnDevice<int32_t> sequence(pass.sequence), position(pass.position);
       const OnDevice<float> device_q(q);
-      AttentionArgs args;
       args.q = device_q.data();
-      args.kv = cache.cache;
-      args.kv.k = keys.data();
-      args.kv.v = values.data();
-      args.kv.block_table = table.data();
+      args.kv = device_cache.cache;
       args.places = {sequence.data(), position.data()};
-      args.heads = shape.heads;
       const WorkspaceOnDevice memory(static_cast<size_t>(rows), 1, static_cast<size_t>(shape.heads),
-                                     26, static_cast<size_t>(shape.head_dim));
+                                     13, static_cast<size_t>(shape.head_dim));
 
-      // {rows, of them decode rows}: the ops as the engine calls them, with prompt rows and
-      // without, and rows that are too few to need the kernel but have no room in the workspace.
-      for (const auto& [n, n_decode] : {std::pair{rows, n_alone},
-                                        {rows, n_alone + 3},
-                                        {n_alone, n_alone},
-                                        {n_alone, 5},
-                                        {5, 5},
-                                        {2, 2}}) {
+      // {rows, of them decode rows, rows whose chunks blocks may share}: with prompt rows and
+      // without, a block a row or many, every row as if of a prompt.
+      for (const auto& [n, n_decode, n_shared] : {std::tuple{rows, n_alone, 1},
+                                                  {rows, n_alone + 3, 1},
+                                                  {n_alone, n_alone, 1},
+                                                  {n_alone, 5, cuda::kMaxInlineRows},
+                                                  {5, 5, cuda::kMaxInlineRows},
+                                                  {5, 5, 1},
+                                                  {2, 2, cuda::kMaxInlineRows},
+                                                  {rows, 0, 1}}) {
         INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim
-                      << (type == KvType::kF16 ? ", f16" : ", f32") << ", rows " << n
-                      << ", decode rows " << n_decode);
-        const OnDevice<float> out(static_cast<size_t>(n * width));
+                      << (is_coded(type) ? ", codes" : ", f32") << ", rows " << n
+                      << ", decode rows " << n_decode << ", shared rows " << n_shared);
+        const OnDevice<float> out(static_cast<size_t>(n) * width);
         cuda::Workspace workspace = memory.workspace;
-        workspace.attention_rows = 1;
+        workspace.attention_rows = n_shared;
         args.rows = n;
         args.decode_rows = n_decode;
         args.out = out.data();
-        cuda::attention(args, workspace, nullptr);
+        // Twice: the counters must come back to zero.
+        for (int i = 0; i < 2; ++i) cuda::attention(args, workspace, nullptr);
         finish();
-        const std::vector<float> wanted(expected.begin(), expected.begin() + n * width);
+        const std::vector<float> wanted(
+            expected.begin(),
+            expected.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(n) * width));
         REQUIRE(first_difference(wanted, out.read()) == "");
+        REQUIRE(device_cache.difference() == "");
       }
-      // Every row by this kernel, also those that are not alone in their sequence.
-      INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim << ", rows "
-                    << rows);
-      const OnDevice<float> out(expected.size());
-      args.rows = rows;
-      args.out = out.data();
-      cuda::attention_batch(args, nullptr);
-      finish();
-      REQUIRE(first_difference(expected, out.read()) == "");
     }
   }
 }

@@ -205,17 +205,24 @@ std::vector<Pass> prefill_passes() {
 
 void check_many_rows(Random& random, const HeadShape& shape, KvType type, int dim,
                      int max_positions, int sequences, const std::vector<Pass>& passes) {
-  check_qkv_and_attention(
-      random, shape, type, dim, max_positions, sequences, passes,
-      [](const CacheData& cache, AttentionArgs args) {
-        const CacheData cpu_cache = cache.reordered_for_cpu();
-        args.kv = cpu_cache.cache;
-        cpu::attention(args, pool());
-      },
-      [](const QkvArgs& qkv, const AttentionArgs& attention, const cuda::Workspace& workspace) {
-        cuda::qkv_rows(qkv, workspace, nullptr);
-        cuda::attention_prefill(attention, nullptr);
-      });
+  check_qkv_and_attention(random, shape, type, dim, max_positions, sequences, passes,
+                          [width = shape.q_width()](const QkvArgs& qkv, AttentionArgs attention,
+                                                    const cuda::Workspace& workspace) {
+                            attention.decode_rows = 0;
+                            cuda::qkv_rows(qkv, workspace, nullptr);
+                            cuda::attention(attention, workspace, nullptr);
+                            finish();
+                            const size_t n = static_cast<size_t>(attention.rows) * width;
+                            const OnDevice<float> other(n);
+                            float* const out = attention.out;
+                            attention.out = other.data();
+                            cuda::attention_without_wgmma(attention, workspace, nullptr);
+                            finish();
+                            std::vector<float> result(n);
+                            REQUIRE(cudaMemcpy(result.data(), out, n * sizeof(float),
+                                               cudaMemcpyDeviceToHost) == cudaSuccess);
+                            REQUIRE(first_difference(result, other.read()) == "");
+                          });
 }
 
 TEST_CASE("CUDA qkv and attention of many rows give the bits of ref", "[gpu]") {
@@ -224,7 +231,7 @@ TEST_CASE("CUDA qkv and attention of many rows give the bits of ref", "[gpu]") {
   const HeadShape shapes[] = {{6, 2, 64},  {5, 1, 80}, {4, 4, 96},  {2, 1, 100},  {40, 1, 64},
                               {4, 1, 128}, {3, 3, 20}, {2, 2, 256}, {18, 1, 256}, {7, 1, 36}};
   for (const HeadShape& shape : shapes) {
-    for (KvType type : {KvType::kF16, KvType::kF32}) {
+    for (KvType type : {KvType::kI16, KvType::kI8, KvType::kF32}) {
       check_many_rows(random, shape, type, 31, 205, 4, prefill_passes());
     }
   }
@@ -241,7 +248,7 @@ TEST_CASE("CUDA qkv and attention of 512 rows give the bits of ref for real shap
       pass.sequence.push_back(0);
       pass.position.push_back(p);
     }
-    check_many_rows(random, shape, KvType::kF16, 124, 700, 1, passes);
+    check_many_rows(random, shape, KvType::kI16, 124, 700, 1, passes);
   }
 }
 

@@ -1,5 +1,5 @@
 // Attention in integers: its pieces against libm and their own bounds, and the whole of it against
-// softmax in double precision, beside the KV type f16 that it is to replace.
+// softmax in double precision, beside keys and values in half precision.
 #include "kernels/integer_attention.h"
 
 #include <catch2/catch.hpp>
@@ -37,7 +37,8 @@ TEST_CASE("a turned row turned again is the row, times the block") {
 }
 
 TEST_CASE("two digits make every code") {
-  for (int code = -kMaxCode16; code <= kMaxCode16; ++code) {
+  const int largest = static_cast<int>(kMaxQueryCode);
+  for (int code = -largest; code <= largest; ++code) {
     const Digits digits = digits_of(code);
     REQUIRE(256 * digits.high + digits.low == code);
     REQUIRE(std::abs(digits.high) <= 127);
@@ -47,17 +48,19 @@ TEST_CASE("two digits make every code") {
 }
 
 TEST_CASE("a row's largest magnitude has at most the largest code, at any size") {
-  for (uint64_t bits = 1; bits < 0x7f800000u; bits += 997) {
-    const float amax = bits_to_float(static_cast<uint32_t>(bits));
-    REQUIRE(std::rint(amax * row_unit(amax).per_unit) <= 32639.0f);
-    const ValueUnit unit = value_unit(amax);
-    REQUIRE(std::rint(amax * unit.per_unit) <= 32639.0f);
-    REQUIRE(std::isfinite(unit.per_unit));
-    // The unit is a whole number of eighths, and at most an eighth above what is needed.
-    REQUIRE(unit.log2_unit * 8.0f == std::rint(unit.log2_unit * 8.0f));
-    if (amax > 1e-7f) REQUIRE(std::rint(amax * unit.per_unit) >= 32639.0 / 1.0906);
-    const double exact = std::exp2(-static_cast<double>(unit.log2_unit));
-    REQUIRE(std::fabs(static_cast<double>(unit.per_unit) / exact - 1) < 2e-7);
+  for (const float largest : {max_code(KvType::kI8), max_code(KvType::kI16)}) {
+    for (uint64_t bits = 1; bits < 0x7f800000u; bits += 997) {
+      const float amax = bits_to_float(static_cast<uint32_t>(bits));
+      REQUIRE(std::rint(amax * row_unit(amax, largest).per_unit) <= largest);
+      const ValueUnit unit = value_unit(amax, largest);
+      REQUIRE(std::rint(amax * unit.per_unit) <= largest);
+      REQUIRE(std::isfinite(unit.per_unit));
+      // The unit is a whole number of eighths, and at most an eighth above what is needed.
+      REQUIRE(unit.log2_unit * 8.0f == std::rint(unit.log2_unit * 8.0f));
+      if (amax > 1e-7f) REQUIRE(std::rint(amax * unit.per_unit) >= std::floor(largest / 1.0906f));
+      const double exact = std::exp2(-static_cast<double>(unit.log2_unit));
+      REQUIRE(std::fabs(static_cast<double>(unit.per_unit) / exact - 1) < 2e-7);
+    }
   }
 }
 
@@ -121,24 +124,39 @@ struct Rows {
     CacheData data(random, 1, shape.positions, 64, shape.kv_heads, shape.head_dim, type);
     for (int p = 0; p < shape.positions; ++p) {
       for (int h = 0; h < shape.kv_heads; ++h) {
-        if (type == KvType::kI16) {
+        if (is_coded(type)) {
           REQUIRE(ref::store_codes(data.cache, 0, p, h, &k[at(p, h)], &v[at(p, h)]));
           continue;
         }
         for (int d = 0; d < shape.head_dim; ++d) {
           const size_t i = data.cache.tile_offset(0, p, h) + ref::key_index(p, d, shape.head_dim);
           const size_t from = at(p, h) + static_cast<size_t>(d);
-          static_cast<uint16_t*>(data.cache.k)[i] = to_half(k[from]);
-          static_cast<uint16_t*>(data.cache.v)[i] = to_half(v[from]);
+          static_cast<float*>(data.cache.k)[i] = k[from];
+          static_cast<float*>(data.cache.v)[i] = v[from];
         }
       }
     }
     return data;
   }
 
+  // Keys and values rounded to half precision.
+  Rows as_f16() const {
+    Rows rounded(*this);
+    for (float& value : rounded.k) value = from_half(to_half(value));
+    for (float& value : rounded.v) value = from_half(to_half(value));
+    return rounded;
+  }
+
   AttentionArgs args(const CacheData& data, const int32_t* sequence, const int32_t* position,
                      float* out) const {
-    return {q.data(), data.cache, {sequence, position}, out, 1, shape.heads};
+    AttentionArgs args;
+    args.q = q.data();
+    args.kv = data.cache;
+    args.places = {sequence, position};
+    args.out = out;
+    args.rows = 1;
+    args.heads = shape.heads;
+    return args;
   }
 
   std::vector<float> by_ref(Random& random, KvType type) const {
@@ -199,14 +217,19 @@ TEST_CASE("attention over codes is nearer to exact softmax than over f16, outlie
       rows.scale_key_channel(3, outlier);
       rows.scale_key_channel(shape.head_dim / 2 + 3, outlier);
       const std::vector<double> exact = rows.exact();
-      const double f16 = distance(rows.by_ref(random, KvType::kF16), exact);
+      const double f16 = distance(rows.as_f16().by_ref(random, KvType::kF32), exact);
       const double i16 = distance(rows.by_ref(random, KvType::kI16), exact);
+      const double i8 = distance(rows.by_ref(random, KvType::kI8), exact);
       INFO("head_dim " << shape.head_dim << ", positions " << shape.positions
                        << ", two key channels " << outlier << " times as large: f16 " << f16
-                       << ", i16 " << i16);
+                       << ", i16 " << i16 << ", i8 " << i8);
       CHECK(i16 < 1e-3);
-      // Blocks of four hardly spread an outlier.
-      if (turn_block(shape.head_dim) >= 16) CHECK(i16 < f16);
+      // A normal row's largest is about 2.6 rms: a value of 8 bits is off by 2.6 / 127 / sqrt(12) =
+      // 6e-3 of it, and the weights by as much again. Outliers double it. Blocks of four hardly
+      // spread them.
+      const bool spread = turn_block(shape.head_dim) >= 16;
+      CHECK(i8 < (spread ? 2e-2 : 4e-2));
+      if (spread) CHECK(i16 < f16);
     }
   }
 }
@@ -222,42 +245,139 @@ TEST_CASE("the largest codes and weights do not overflow a sum") {
       turn(turned_ones.data(), head_dim);
       for (size_t i = 0; i < rows.k.size(); ++i) {
         rows.k[i] = sign * turned_ones[i % rows.width()];
-        rows.v[i] = turned_ones[i % rows.width()];
       }
       for (size_t i = 0; i < rows.q.size(); ++i) rows.q[i] = turned_ones[i];
-      const std::vector<float> out = rows.by_ref(random, KvType::kI16);
-      for (size_t i = 0; i < out.size(); ++i) {
-        REQUIRE(out[i] == Approx(rows.v[i]).epsilon(2e-4).margin(1e-3));
-      }
-      const CacheData for_cpu = rows.cache(random, KvType::kI16).reordered_for_cpu();
-      const int32_t sequence = 0;
-      const int32_t position = rows.shape.positions - 1;
-      for (const cpu::Primitives* isa : isas) {
-        INFO(isa->name << ", head_dim " << head_dim);
-        cpu::Pool pool(1, *isa);
-        std::vector<float> actual(out.size());
-        cpu::attention(rows.args(for_cpu, &sequence, &position, actual.data()), pool);
-        REQUIRE(actual == out);
+      for (const KvType type : {KvType::kI16, KvType::kI8}) {
+        // Values turn to max_code(): their unit is 1.
+        const float size = max_code(type) / static_cast<float>(head_dim);
+        for (size_t i = 0; i < rows.v.size(); ++i) rows.v[i] = size * turned_ones[i % rows.width()];
+        const std::vector<float> out = rows.by_ref(random, type);
+        for (size_t i = 0; i < out.size(); ++i) {
+          REQUIRE(out[i] == Approx(rows.v[i]).epsilon(2e-4).margin(1e-3));
+        }
+        const CacheData for_cpu = rows.cache(random, type).reordered_for_cpu();
+        const int32_t sequence = 0;
+        const int32_t position = rows.shape.positions - 1;
+        for (const cpu::Primitives* isa : isas) {
+          INFO(isa->name << ", head_dim " << head_dim << ", digits " << kv_element_bytes(type));
+          cpu::Pool pool(1, *isa);
+          std::vector<float> actual(out.size());
+          cpu::attention(rows.args(for_cpu, &sequence, &position, actual.data()), pool);
+          REQUIRE(actual == out);
+        }
       }
     }
   }
 }
 
 TEST_CASE("rows that are not finite set the fault, leave finite units, and give NaN") {
-  Random random(6);
-  Rows rows(random, {2, 1, 64, 3});
-  CacheData data = rows.cache(random, KvType::kI16);
-  for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
-    std::vector<float> row(64, 1.0f);
-    row[11] = bad;
-    CHECK_FALSE(ref::store_codes(data.cache, 0, 1, 0, row.data(), &rows.v[0]));
-    CHECK_FALSE(ref::store_codes(data.cache, 0, 2, 0, &rows.k[0], row.data()));
-    for (const float unit : data.units) REQUIRE(std::isfinite(unit));
-    Rows with_bad_query = rows;
-    with_bad_query.q[11] = bad;
-    const std::vector<float> out = with_bad_query.by_ref(random, KvType::kI16);
-    REQUIRE(std::isnan(out[0]));
-    REQUIRE(std::isfinite(out[64]));
+  for (const KvType type : {KvType::kI16, KvType::kI8}) {
+    Random random(6);
+    const Rows rows(random, {2, 1, 64, 3});
+    for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
+      Rows with_bad_query = rows;
+      with_bad_query.q[11] = bad;
+      const std::vector<float> out = with_bad_query.by_ref(random, type);
+      REQUIRE(std::isnan(out[0]));
+      REQUIRE(std::isfinite(out[64]));
+
+      for (const bool bad_key : {true, false}) {
+        Rows with_bad_row = rows;
+        (bad_key ? with_bad_row.k : with_bad_row.v)[64 + 11] = bad;
+        const CacheData before(random, 1, 3, 64, 1, 64, type);
+        const int32_t sequences[] = {0, 0, 0};
+        const int32_t positions[] = {0, 1, 2};
+        std::vector<float> q(3 * rows.q.size(), 1.0f);
+        std::vector<float> expected(q.size());
+        int32_t fault = 0;
+        AttentionArgs args{q.data(),
+                           with_bad_row.k.data(),
+                           with_bad_row.v.data(),
+                           before.cache,
+                           {sequences, positions},
+                           expected.data(),
+                           3,
+                           2,
+                           /*layer=*/4,
+                           &fault};
+        const CacheData by_ref(before);
+        args.kv = by_ref.cache;
+        ref::attention(args);
+        REQUIRE(fault == 5);
+        for (const float unit : by_ref.units) REQUIRE(std::isfinite(unit));
+        for (const float value : expected) REQUIRE(std::isfinite(value));
+        const CacheData expected_for_cpu = by_ref.reordered_for_cpu();
+        for (const cpu::Primitives* isa : cpu::usable_isas()) {
+          INFO(isa->name << ", digits " << kv_element_bytes(type) << ", bad " << bad);
+          cpu::Pool pool(1, *isa);
+          const CacheData by_cpu = before.reordered_for_cpu();
+          std::vector<float> actual(expected.size());
+          fault = 0;
+          args.kv = by_cpu.cache;
+          args.out = actual.data();
+          cpu::attention(args, pool);
+          REQUIRE(fault == 5);
+          REQUIRE(by_cpu.k == expected_for_cpu.k);
+          REQUIRE(by_cpu.v == expected_for_cpu.v);
+          REQUIRE(by_cpu.units == expected_for_cpu.units);
+          REQUIRE(actual == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("the number of threads does not change a bit, however chunks are shared out") {
+  // Depths about chunk borders, for one row and for some rows of two sequences.
+  Random random(8);
+  const HeadShape shape{6, 2, 64};
+  for (const KvType type : {KvType::kI16, KvType::kI8}) {
+    for (const int depth : {1, 127, 128, 129, 700, 1281}) {
+      CacheData cache(random, 2, depth + 3, 64, shape.kv_heads, shape.head_dim, type);
+      std::vector<int32_t> sequence, position;
+      for (int p = 0; p < depth; ++p) {
+        for (int s = 0; s < 2; ++s) {
+          for (int h = 0; h < shape.kv_heads; ++h) {
+            const std::vector<float> row = random.normals(2 * 64);
+            REQUIRE(ref::store_codes(cache.cache, s, p, h, &row[0], &row[64]));
+          }
+        }
+      }
+      for (const std::vector<int32_t>& sequences : {std::vector<int32_t>{0}, {1, 0, 0, 0}}) {
+        std::vector<int32_t> positions(sequences.size(), depth);
+        for (size_t i = 1; i < positions.size(); ++i) {
+          if (sequences[i] == sequences[i - 1]) positions[i] = positions[i - 1] + 1;
+        }
+        const int rows = static_cast<int>(sequences.size());
+        const std::vector<float> q = random.normals(sequences.size() * shape.q_width());
+        const std::vector<float> k = random.normals(sequences.size() * shape.kv_width());
+        const std::vector<float> v = random.normals(k.size());
+        std::vector<float> expected(q.size());
+        int32_t fault = 0;
+        const CacheData by_ref(cache);
+        AttentionArgs args{q.data(),
+                           k.data(),
+                           v.data(),
+                           by_ref.cache,
+                           {sequences.data(), positions.data()},
+                           expected.data(),
+                           rows,
+                           shape.heads,
+                           0,
+                           &fault};
+        ref::attention(args);
+        for (const int threads : {1, 2, 3, 7}) {
+          INFO(threads << " threads, depth " << depth << ", rows " << rows);
+          cpu::Pool pool(threads, cpu::primitives());
+          const CacheData by_cpu = cache.reordered_for_cpu();
+          std::vector<float> actual(q.size());
+          args.kv = by_cpu.cache;
+          args.out = actual.data();
+          cpu::attention(args, pool);
+          REQUIRE(actual == expected);
+        }
+      }
+    }
   }
 }
 

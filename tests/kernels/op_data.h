@@ -10,6 +10,7 @@
 
 #include "kernels/canonical.h"
 #include "kernels/cpu/primitives.h"
+#include "kernels/integer_attention.h"
 #include "kernels/ops.h"
 #include "kernels/ref/ref.h"
 #include "tests/support/random.h"
@@ -146,12 +147,12 @@ struct CacheData {
     cache.type = type;
     const size_t bytes = static_cast<size_t>(sequences * blocks) * cache.block_elements() *
                          static_cast<size_t>(kv_element_bytes(type));
-    k.assign(bytes, 0xff);  // NaN in both types of floats
+    k.assign(bytes, 0xff);  // NaN in floats
     v.assign(bytes, 0xff);
     // Stale units are finite (numerics.md).
-    if (type == KvType::kI16) {
+    if (is_coded(type)) {
       units.assign(static_cast<size_t>(sequences * blocks) * cache.block_elements() /
-                       static_cast<size_t>(head_dim) * 3,
+                       static_cast<size_t>(cache.tile_dims()) * 3,
                    1e30f);
     }
     point();
@@ -190,12 +191,41 @@ struct CacheData {
     }
     return copy;
   }
+  // The same content in the order of cpu, which is that of ref for floats.
   CacheData reordered_for_cpu() const {
-    if (cache.type == KvType::kI16) {
-      return reordered([](int p, int d, int) { return cpu::key_code_index(p, d); },
-                       cpu::value_code_index);
+    CacheData copy(*this);
+    if (!is_coded(cache.type)) return copy;
+    std::fill(copy.k.begin(), copy.k.end(), uint8_t{0xff});
+    std::fill(copy.v.begin(), copy.v.end(), uint8_t{0xff});
+    const size_t digits = static_cast<size_t>(kv_element_bytes(cache.type));
+    const auto code_at = [&](const std::vector<uint8_t>& pool, size_t index) {
+      if (digits == 1) return Digits{static_cast<int8_t>(pool[index]), 0};
+      int16_t code;
+      std::memcpy(&code, &pool[2 * index], 2);
+      return digits_of(code);
+    };
+    const auto plane = static_cast<size_t>(kAttentionChunk * cache.tile_dims());
+    const auto store = [&](std::vector<uint8_t>& pool, size_t index, const Digits& code,
+                           int offset) {
+      pool[index] = static_cast<uint8_t>(code.high + offset);
+      if (digits == 2) pool[index + plane] = static_cast<uint8_t>(code.low + offset);
+    };
+    for (int s = 0; s < sequences; ++s) {
+      for (int p = 0; p < cache.blocks_per_sequence * cache.block_size; ++p) {
+        for (int h = 0; h < cache.kv_heads; ++h) {
+          const size_t tile = cache.tile_offset(s, p, h);
+          for (int d = 0; d < cache.head_dim; ++d) {
+            const auto key = static_cast<size_t>(cpu::key_digit_index(p, d));
+            const auto value = static_cast<size_t>(cpu::value_digit_index(p, d, cache.tile_dims()));
+            store(copy.k, tile * digits + key,
+                  code_at(k, tile + ref::key_index(p, d, cache.head_dim)), cpu::kKeyOffset);
+            store(copy.v, tile * digits + value,
+                  code_at(v, tile + ref::value_index(p, d, cache.head_dim)), 0);
+          }
+        }
+      }
     }
-    return reordered([](int p, int d, int) { return cpu::key_index(p, d); }, cpu::value_index);
+    return copy;
   }
 
  private:
@@ -254,6 +284,14 @@ struct RopeData {
 
 struct HeadShape {
   int heads, kv_heads, head_dim;
+
+  size_t q_width() const { return static_cast<size_t>(heads * head_dim); }
+  size_t kv_width() const { return static_cast<size_t>(kv_heads * head_dim); }
+};
+
+// Where qkv writes.
+struct QkvResults {
+  float *q, *k, *v;
 };
 
 // Operands of qkv on the host, and the cache that it and attention work on.
@@ -275,7 +313,8 @@ struct QkvData {
         cache(random, sequences, max_positions, random.below(2) == 0 ? 64 : 128, heads.kv_heads,
               heads.head_dim, type) {}
 
-  QkvArgs args(const std::vector<float>& x, const Pass& pass, float* q_out, int32_t* fault) const {
+  QkvArgs args(const std::vector<float>& x, const Pass& pass, const QkvResults& out,
+               int32_t* fault) const {
     QkvArgs args;
     args.x = x.data();
     args.gain = gain.data();
@@ -285,12 +324,13 @@ struct QkvData {
     args.v = v.matrix;
     args.rope_cos = rope.cosine.data();
     args.rope_sin = rope.sine.data();
-    args.places = {pass.sequence.data(), pass.position.data()};
-    args.q_out = q_out;
-    args.kv = cache.cache;
+    args.positions = pass.position.data();
+    args.q_out = out.q;
+    args.k_out = out.k;
+    args.v_out = out.v;
     args.rows = static_cast<int>(pass.sequence.size());
     args.dim = q.matrix.cols;
-    args.heads = shape.heads;
+    args.head_dim = shape.head_dim;
     args.fault = fault;
     return args;
   }

@@ -248,11 +248,6 @@ void check_rope(const Tensors& tensors, const std::string& op, const BackendUnde
     const std::vector<float> x = {1.0f, 0.0f, 0.0f, 0.0f};
     const std::vector<float> gain(4, 1.0f);
     const float one = 1.0f;
-    const int32_t sequence = 0;
-    const int32_t block = 0;
-    const int tiles = last / kAttentionChunk + 1;
-    std::vector<float> keys(static_cast<size_t>(tiles * kAttentionChunk * head_dim));
-    std::vector<float> values(keys.size());
     for (int t = 0; t < n; ++t) {
       for (int d = 0; d < head_dim; ++d) {
         std::fill(unit_codes.begin(), unit_codes.end(), uint8_t{0});
@@ -265,14 +260,15 @@ void check_rope(const Tensors& tensors, const std::string& op, const BackendUnde
         args.v = args.k;
         args.rope_cos = cosine.data();
         args.rope_sin = sine.data();
-        args.places = {&sequence, &positions[static_cast<size_t>(t)]};
+        args.positions = &positions[static_cast<size_t>(t)];
         std::vector<float> rotated(static_cast<size_t>(head_dim));
+        std::vector<float> zeros(2 * rotated.size());
         args.q_out = rotated.data();
-        args.kv = {keys.data(), values.data(), &block,      1, tiles * kAttentionChunk,
-                   1,           head_dim,      KvType::kF32};
+        args.k_out = zeros.data();
+        args.v_out = zeros.data() + head_dim;
         args.rows = 1;
         args.dim = 4;
-        args.heads = 1;
+        args.head_dim = head_dim;
         int32_t fault = 0;
         args.fault = &fault;
         backend.qkv(args);
@@ -315,8 +311,7 @@ void check_attention(const Tensors& tensors, const std::string& op, const Backen
       for (int d = 0; d < head_dim; ++d) {
         const size_t from = static_cast<size_t>((h * n + p) * head_dim + d);
         const size_t tile = kv.tile_offset(0, p, h);
-        keys[tile + (backend.isa ? static_cast<size_t>(cpu::key_index(p, d))
-                                 : ref::key_index(p, d, head_dim))] = k_in[from];
+        keys[tile + ref::key_index(p, d, head_dim)] = k_in[from];
         values[tile + ref::value_index(p, d, head_dim)] = v_in[from];
       }
     }
@@ -332,7 +327,14 @@ void check_attention(const Tensors& tensors, const std::string& op, const Backen
   }
   const std::vector<int32_t> sequences(static_cast<size_t>(n), 0);
   std::vector<float> out(expected.size());
-  backend.attention({q.data(), kv, {sequences.data(), positions.data()}, out.data(), n, heads});
+  AttentionArgs args;
+  args.q = q.data();
+  args.kv = kv;
+  args.places = {sequences.data(), positions.data()};
+  args.out = out.data();
+  args.rows = n;
+  args.heads = heads;
+  backend.attention(args);
   judge(check, worst_error(out.data(), expected, heads * head_dim, 2e-6));
 }
 

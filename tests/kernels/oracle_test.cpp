@@ -177,6 +177,7 @@ TEST_CASE("qkv and attention agree with the double-precision oracle") {
   const std::vector<int32_t> sequences(static_cast<size_t>(rows), 0);
   const RowPlaces places{sequences.data(), positions.data()};
   std::vector<float> q_out(static_cast<size_t>(rows * heads * head_dim));
+  std::vector<float> k_out(static_cast<size_t>(rows * kv_heads * head_dim)), v_out(k_out.size());
   std::vector<float> out(q_out.size());
   int32_t fault = 0;
   QkvArgs args{x.data(),
@@ -187,16 +188,18 @@ TEST_CASE("qkv and attention agree with the double-precision oracle") {
                v.matrix,
                rope.cosine.data(),
                rope.sine.data(),
-               places,
+               positions.data(),
                q_out.data(),
-               cache.cache,
+               k_out.data(),
+               v_out.data(),
                rows,
                dim,
-               heads,
+               head_dim,
                0,
                &fault};
   ref::qkv(args);
-  ref::attention({q_out.data(), cache.cache, places, out.data(), rows, heads});
+  ref::attention({q_out.data(), k_out.data(), v_out.data(), cache.cache, places, out.data(), rows,
+                  heads, 0, &fault});
   for (int row = 0; row < rows; ++row) {
     for (int h = 0; h < heads; ++h) {
       const size_t qh = static_cast<size_t>(h * head_dim);

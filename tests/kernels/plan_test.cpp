@@ -17,8 +17,9 @@ namespace {
 using namespace edgellm::cuda;
 
 // What the kernels declare statically is never more than 8 KiB.
-constexpr DeviceTraits device_of(int multiprocessors, size_t shared_bytes, bool has_clusters) {
-  return {multiprocessors, shared_bytes - 8192, has_clusters};
+constexpr DeviceTraits device_of(int multiprocessors, size_t shared_bytes, bool is_hopper) {
+  return {multiprocessors, shared_bytes - 8192, /*has_wgmma=*/is_hopper,
+          /*has_clusters=*/is_hopper};
 }
 struct NamedDevice {
   const char* name;
@@ -59,7 +60,7 @@ AttentionSize attention_size(const Sizes& m, int rows, int decode_rows, int chun
   size.kv_heads = m.kv_heads;
   size.head_dim = m.head_dim;
   size.cache_chunks = chunks;
-  size.states_rows = kMaxInlineRows;
+  size.states_rows = rows;
   size.states_chunks = chunks;
   return size;
 }
@@ -178,13 +179,49 @@ TEST_CASE("plans: a misaligned row goes to no kernel that reads 16 bytes at a ti
   REQUIRE_FALSE(std::get<GemmPlan>(plan).by_fours);
 }
 
+// Every row is one kernel's, and every launch fits.
+void check_attention(const AttentionSize& size, const DeviceTraits& device) {
+  const AttentionPlan plan = pick_attention(size, device);
+  const size_t most = device.max_dynamic_shared;
+  const int others = size.rows - size.decode_rows;
+  if (!is_coded(size.type)) {
+    REQUIRE((plan.floats && !plan.decode && !plan.code));
+    REQUIRE(plan.floats->launch.blocks[0] == size.heads);
+    REQUIRE(plan.floats->launch.blocks[1] == size.rows);
+    return;
+  }
+  REQUIRE_FALSE(plan.floats);
+  REQUIRE(plan.decode.has_value() == (size.decode_rows > 0));
+  if (plan.decode) {
+    const LaunchSize& launch = plan.decode->launch;
+    REQUIRE(launch.blocks[1] * 4 * plan.decode->columns >= size.heads);
+    REQUIRE(launch.blocks[2] == size.decode_rows);
+    REQUIRE(32 * plan.decode->slabs >= size.head_dim);
+    // Blocks that share a row leave states.
+    REQUIRE((launch.blocks[0] == 1 || size.decode_rows <= size.states_rows));
+    REQUIRE(launch.shared_bytes <= most);
+  }
+  REQUIRE(plan.code.has_value() == (others > 0));
+  REQUIRE((plan.prefill.has_value() != plan.wgmma.has_value()) == (others > 0));
+  if (others == 0) return;
+  REQUIRE(plan.code->launch.blocks[0] * kRowsCodedTogether >= others);
+  REQUIRE(plan.code->launch.blocks[1] == size.heads + 2 * size.kv_heads);
+  const int queries = plan.wgmma ? 64 * plan.wgmma->groups : prefill_queries(plan.prefill->dims);
+  const LaunchSize& launch = plan.wgmma ? plan.wgmma->launch : plan.prefill->launch;
+  REQUIRE((device.has_wgmma && size.head_dim <= 128) == plan.wgmma.has_value());
+  REQUIRE(launch.blocks[0] == size.kv_heads);
+  REQUIRE(launch.blocks[1] * queries >= others * size.group());
+  REQUIRE(launch.shared_bytes <= most);
+}
+
 TEST_CASE("plans: attention takes every row once and fits the device") {
   for (const NamedDevice& device : kDevices) {
     for (const int head_dim : {36, 64, 80, 128, 160, 256}) {
       for (const auto& [heads, kv_heads] : {std::pair{1, 1}, {9, 3}, {20, 5}, {32, 32}, {71, 1}}) {
         for (const int rows : {1, 2, 8, 9, 64, 512}) {
           for (const int decode_rows : {0, 1, rows}) {
-            for (const KvType type : {KvType::kF16, KvType::kF32}) {
+            for (const KvType type : {KvType::kI16, KvType::kI8, KvType::kF32}) {
+              if (!attention_fits(type, head_dim, device.traits)) continue;
               INFO(device.name << ", " << rows << " rows, " << decode_rows
                                << " of them decode, heads " << heads << "/" << kv_heads << " of "
                                << head_dim);
@@ -196,36 +233,27 @@ TEST_CASE("plans: attention takes every row once and fits the device") {
               size.head_dim = head_dim;
               size.type = type;
               size.cache_chunks = size.states_chunks = 32;
-              size.states_rows = kMaxInlineRows;
-              const AttentionPlan plan = pick_attention(size, device.traits);
-              const size_t most = device.traits.max_dynamic_shared;
-              if (plan.decode) {
-                REQUIRE((!plan.batch && !plan.prefill && rows <= kMaxInlineRows));
-                REQUIRE(plan.decode->launch.blocks[0] >= heads);
-                REQUIRE(plan.decode->launch.blocks[1] == rows);
-                REQUIRE(plan.decode->launch.shared_bytes <= most);
-                continue;
-              }
-              REQUIRE(plan.batch.has_value() == (decode_rows > 0));
-              REQUIRE(plan.prefill.has_value() == (decode_rows < rows));
-              if (plan.batch) {
-                REQUIRE(plan.batch->launch.blocks[0] == decode_rows);
-                REQUIRE(plan.batch->launch.blocks[1] * plan.batch->launch.blocks[2] *
-                            plan.batch->tile_heads >=
-                        heads);
-                REQUIRE(plan.batch->launch.shared_bytes <= most);
-              }
-              if (plan.prefill) {
-                const int tiles =
-                    (rows - decode_rows + plan.prefill->tile_rows - 1) / plan.prefill->tile_rows;
-                REQUIRE(plan.prefill->launch.blocks[0] * plan.prefill->tile_heads >= heads * tiles);
-              }
+              size.states_rows = 8;
+              check_attention(size, device.traits);
             }
           }
         }
       }
     }
   }
+}
+
+TEST_CASE("plans: heads of 128 dimensions fit every device, wider ones need more shared memory") {
+  for (const NamedDevice& device : kDevices) {
+    for (const int head_dim : {36, 100, 128}) {
+      CHECK(attention_fits(KvType::kI16, head_dim, device.traits));
+    }
+  }
+  CHECK_FALSE(attention_fits(KvType::kI16, 256, kDevices[0].traits));
+  CHECK(attention_fits(KvType::kI8, 256, kDevices[0].traits));
+  CHECK(attention_fits(KvType::kI16, 256, device_of(128, 99 * 1024, false)));  // compute cap. 8.9
+  CHECK(attention_fits(KvType::kI8, 256, kDevices[2].traits));
+  CHECK(attention_fits(KvType::kI16, 256, kDevices[2].traits));
 }
 
 TEST_CASE("plans: bounds of the certified head cover the vocabulary and fit the device") {

@@ -2,8 +2,9 @@
 // bit.
 //
 // hashes.json lists models: a file of the repository, or a synthetic one with the hash of its
-// bytes. A case is a prompt of n ids and 8 greedy tokens after it: the ids, and the xxh3-64 of the
-// float32 logits of the last prompt row and of the 8 decode steps, one after the other.
+// bytes. A model has cases for each of its KV types (hashed_kv_types()). A case is a prompt of n
+// ids and 8 greedy tokens after it: the ids, and the xxh3-64 of the float32 logits of the last
+// prompt row and of the 8 decode steps, one after the other.
 #pragma once
 
 #include <xxhash.h>
@@ -14,10 +15,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "engine/backend.h"
+#include "engine/kv_type.h"
 #include "model/convert.h"
 #include "tests/support/random.h"
 #include "tests/support/temp_dir.h"
@@ -55,6 +58,22 @@ inline std::filesystem::path hashes_path() { return source_path("tests/data/hash
 inline nlohmann::json read_hashes() {
   std::ifstream in(hashes_path());
   return nlohmann::json::parse(in);
+}
+
+inline bool is_small(const ModelFile& model) { return model.parameter_count() < 20'000'000; }
+
+// The KV types whose hashes a model has.
+inline std::vector<KvType> hashed_kv_types(const ModelFile& model) {
+  if (is_small(model)) return {KvType::kI16, KvType::kI8, KvType::kF32};
+  return {KvType::kI16, KvType::kI8};
+}
+
+// The cases of a model and a KV type.
+inline nlohmann::json cases_of(const nlohmann::json& entry, KvType type) {
+  if (entry["kv"].contains(to_string(type))) return entry["kv"][to_string(type)];
+  throw std::runtime_error(hashes_path().string() + " has no hashes of " +
+                           entry["name"].get<std::string>() + " with KV type " + to_string(type) +
+                           "; write them by a run of engine_test with EDGELLM_WRITE_HASHES=1");
 }
 
 // The path of an entry's model; a synthetic one is made in `temp`.

@@ -17,7 +17,8 @@ class RefModel {
   RefModel(const ModelFile& model, int context, KvType type)
       : model_(model), config_(model.config()), type_(type), rope_(model.weights().inv_freq) {
     block_size_ = (context + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk;
-    const size_t bytes = static_cast<size_t>(block_size_) * static_cast<size_t>(config_.kv_dim()) *
+    const size_t bytes = static_cast<size_t>(block_size_) * static_cast<size_t>(config_.kv_heads) *
+                         static_cast<size_t>(kv_tile_dims(type, config_.head_dim)) *
                          static_cast<size_t>(kv_element_bytes(type));
     k_.assign(static_cast<size_t>(config_.layers), std::vector<uint8_t>(bytes, 0xff));
     v_ = k_;
@@ -42,6 +43,8 @@ class RefModel {
     };
     std::vector<float> x = buffer(config_.dim);
     std::vector<float> q = buffer(config_.q_dim());
+    std::vector<float> k = buffer(config_.kv_dim());
+    std::vector<float> v = buffer(config_.kv_dim());
     std::vector<float> a = buffer(config_.q_dim());
     std::vector<float> u = buffer(config_.ffn);
     std::vector<float> normed = buffer(config_.dim);
@@ -58,8 +61,10 @@ class RefModel {
                        block_size_,         config_.kv_heads, config_.head_dim, type_,
                        units_[layer].data()};
       ref::qkv({x.data(), w.attn_norm.data(), eps, view(w.q), view(w.k), view(w.v), rope_.cosine(),
-                rope_.sine(), places, q.data(), kv, rows, config_.dim, config_.heads, l, &fault});
-      ref::attention({q.data(), kv, places, a.data(), rows, config_.heads});
+                rope_.sine(), positions.data(), q.data(), k.data(), v.data(), rows, config_.dim,
+                config_.head_dim, l, &fault});
+      ref::attention(
+          {q.data(), k.data(), v.data(), kv, places, a.data(), rows, config_.heads, l, &fault});
       ref::attn_out({a.data(), gain(w.attn_sub_norm), eps, view(w.o), x.data(), rows, l, &fault});
       ref::ffn_up({x.data(), w.ffn_norm.data(), eps, view(w.gate), view(w.up), view(config_.act),
                    u.data(), rows, l, &fault});

@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "engine/rope_table.h"
 #include "engine/views.h"
-#include "kernels/canonical.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/primitives.h"
+#include "kernels/integer_attention.h"
 
 namespace edgellm::bench {
 namespace {
@@ -53,15 +53,12 @@ class CpuDevice final : public OpDevice {
     for (size_t i = 0; i < n; ++i) values[i] = random_value(i);
     return values;
   }
-  uint16_t* random_halves(size_t n) override {
-    constexpr size_t kPattern = size_t{1} << 16;
-    std::vector<uint16_t> pattern(kPattern);
-    for (size_t i = 0; i < kPattern; ++i) pattern[i] = to_half(random_value(i));
-    auto* const values = reinterpret_cast<uint16_t*>(allocate(n * sizeof(uint16_t)));
-    for (size_t at = 0; at < n; at += kPattern) {
-      std::copy_n(pattern.begin(), std::min(kPattern, n - at), values + at);
+  int16_t* random_codes(size_t n) override {
+    auto* const codes = reinterpret_cast<int16_t*>(allocate(n * sizeof(int16_t)));
+    for (size_t i = 0; i < n; ++i) {
+      codes[i] = static_cast<int16_t>(random_value(i) * max_code(KvType::kI16));
     }
-    return values;
+    return codes;
   }
   void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }

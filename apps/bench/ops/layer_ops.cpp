@@ -42,14 +42,20 @@ LayerOps::LayerOps(const ModelConfig& config, const OpOptions& options, OpDevice
       operands_(device.prepare_layers(limits_)),
       x_(device.random_floats(to_size(limits_.rows) * to_size(config.dim))),
       q_(device.random_floats(to_size(limits_.rows) * to_size(config.q_dim()))),
+      k_(device.random_floats(to_size(limits_.rows) * to_size(config.kv_dim()))),
+      v_(device.random_floats(to_size(limits_.rows) * to_size(config.kv_dim()))),
       attended_(device.random_floats(to_size(limits_.rows) * to_size(config.q_dim()))),
       u_(device.random_floats(to_size(limits_.rows) * to_size(config.ffn))),
       sequences_(allocate_ints(device, to_size(limits_.rows))),
       positions_(allocate_ints(device, to_size(limits_.rows))),
       block_table_(allocate_ints(device, to_size(limits_.sequences))),
       fault_(allocate_ints(device, 1)) {
+  const std::vector<float> units = cache_units();
   for (int l = 0; l < config.layers; ++l) {
-    caches_.push_back({device.random_halves(cache_values()), device.random_halves(cache_values())});
+    auto* const memory = reinterpret_cast<float*>(device.allocate(units.size() * sizeof(float)));
+    device.upload(memory, units.data(), units.size() * sizeof(float));
+    caches_.push_back(
+        {device.random_codes(cache_codes()), device.random_codes(cache_codes()), memory});
   }
   std::vector<int32_t> blocks(to_size(limits_.sequences));
   std::iota(blocks.begin(), blocks.end(), 0);
@@ -100,7 +106,7 @@ void LayerOps::unfused(LayerOp op, int layer) const {
 }
 
 void LayerOps::compare(LayerOp op, int layer) const {
-  const std::vector<Output> outputs = outputs_of(op, layer);
+  const std::vector<Output> outputs = outputs_of(op);
   const std::vector<std::byte> before = read(outputs);
   fused(op, layer);
   const std::vector<std::byte> by_fused = read(outputs);
@@ -124,14 +130,30 @@ void LayerOps::compare(LayerOp op, int layer) const {
 
 // ---- Args ---------------------------------------------------------------------------------------
 
-size_t LayerOps::cache_values() const {
-  return to_size(limits_.sequences) * to_size(limits_.context) * to_size(config_.kv_dim());
+size_t LayerOps::cache_rows() const {
+  return to_size(limits_.sequences) * to_size(limits_.context) * to_size(config_.kv_heads);
+}
+
+size_t LayerOps::cache_codes() const {
+  return cache_rows() * to_size(kv_tile_dims(kOpsKvType, config_.head_dim));
+}
+
+std::vector<float> LayerOps::cache_units() const {
+  // A code of 32,767 is then about 1.
+  constexpr float kLog2Unit = -15.0f;
+  constexpr float kTileUnits[3] = {0x1p-15f, kLog2Unit, 0x1p15f};
+  std::vector<float> units;
+  units.reserve(3 * cache_rows());
+  for (size_t tile = 0; tile < cache_rows() / kAttentionChunk; ++tile) {
+    for (const float unit : kTileUnits) units.insert(units.end(), kAttentionChunk, unit);
+  }
+  return units;
 }
 
 KvCache LayerOps::cache(int layer) const {
   const Cache& cache = caches_[to_size(layer)];
-  return {cache.keys,      cache.values,     block_table_,     1,
-          limits_.context, config_.kv_heads, config_.head_dim, KvType::kF16};
+  return {cache.keys,       cache.values,     block_table_, 1,          limits_.context,
+          config_.kv_heads, config_.head_dim, kOpsKvType,   cache.units};
 }
 
 QkvArgs LayerOps::qkv_args(int layer) const {
@@ -145,25 +167,32 @@ QkvArgs LayerOps::qkv_args(int layer) const {
   args.v = w.v;
   args.rope_cos = operands_.rope_cos;
   args.rope_sin = operands_.rope_sin;
-  args.places = places();
+  args.positions = positions_;
   args.q_out = q_;
-  args.kv = cache(layer);
+  args.k_out = k_;
+  args.v_out = v_;
   args.rows = pass_.rows;
   args.dim = config_.dim;
-  args.heads = config_.heads;
+  args.head_dim = config_.head_dim;
   args.layer = layer;
   args.fault = fault_;
   return args;
 }
 
 AttentionArgs LayerOps::attention_args(int layer) const {
-  return {q_,
-          cache(layer),
-          places(),
-          attended_,
-          pass_.rows,
-          config_.heads,
-          pass_.is_decode() ? pass_.rows : 0};
+  AttentionArgs args;
+  args.q = q_;
+  args.k = k_;
+  args.v = v_;
+  args.kv = cache(layer);
+  args.places = {sequences_, positions_};
+  args.out = attended_;
+  args.rows = pass_.rows;
+  args.heads = config_.heads;
+  args.layer = layer;
+  args.fault = fault_;
+  args.decode_rows = pass_.is_decode() ? pass_.rows : 0;
+  return args;
 }
 
 ProjectArgs LayerOps::attn_out_args(int layer) const {
@@ -184,16 +213,13 @@ ProjectArgs LayerOps::ffn_down_args(int layer) const {
 
 // ---- Results ------------------------------------------------------------------------------------
 
-std::vector<LayerOps::Output> LayerOps::outputs_of(LayerOp op, int layer) const {
+std::vector<LayerOps::Output> LayerOps::outputs_of(LayerOp op) const {
   const size_t rows = to_size(pass_.rows);
   switch (op) {
-    case LayerOp::kQkv: {
-      const Cache& cache = caches_[to_size(layer)];
-      const size_t cache_bytes = cache_values() * sizeof(uint16_t);
+    case LayerOp::kQkv:
       return {{q_, rows * to_size(config_.q_dim()) * sizeof(float)},
-              {cache.keys, cache_bytes},
-              {cache.values, cache_bytes}};
-    }
+              {k_, rows * to_size(config_.kv_dim()) * sizeof(float)},
+              {v_, rows * to_size(config_.kv_dim()) * sizeof(float)}};
     case LayerOp::kAttention:
       return {{attended_, rows * to_size(config_.q_dim()) * sizeof(float)}};
     case LayerOp::kFfnUp:

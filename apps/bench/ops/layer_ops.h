@@ -30,24 +30,26 @@ class LayerOps {
 
  private:
   struct Cache {
-    uint16_t* keys;
-    uint16_t* values;
+    int16_t* keys;
+    int16_t* values;
+    float* units;
   };
   struct Output {
     void* data;
     size_t bytes;
   };
 
-  size_t cache_values() const;  // keys of a layer
+  size_t cache_rows() const;   // keys of a layer, one for each head of a position
+  size_t cache_codes() const;  // of the keys of a layer
+  std::vector<float> cache_units() const;
   KvCache cache(int layer) const;
-  RowPlaces places() const { return {sequences_, positions_}; }
   QkvArgs qkv_args(int layer) const;
   AttentionArgs attention_args(int layer) const;
   ProjectArgs attn_out_args(int layer) const;
   FfnUpArgs ffn_up_args(int layer) const;
   ProjectArgs ffn_down_args(int layer) const;
 
-  std::vector<Output> outputs_of(LayerOp op, int layer) const;
+  std::vector<Output> outputs_of(LayerOp op) const;
   std::vector<std::byte> read(const std::vector<Output>& outputs) const;
   void write(const std::vector<Output>& outputs, const std::vector<std::byte>& all) const;
 
@@ -58,6 +60,8 @@ class LayerOps {
   std::vector<Cache> caches_;  // of each layer
   float* x_;                   // [rows, dim]
   float* q_;                   // [rows, q_dim]
+  float* k_;                   // [rows, kv_dim]
+  float* v_;                   // [rows, kv_dim]
   float* attended_;            // [rows, q_dim]
   float* u_;                   // [rows, ffn]
   int32_t* sequences_;         // [rows]

@@ -31,7 +31,7 @@ class LayerBenchmark {
         const PassShape pass{rows, options_.depths[d]};
         ops_.set_pass(pass);
         for (const LayerOp op : kLayerOps) {
-          // The depth changes nothing for the products except where new keys and values go.
+          // The depth changes nothing for the products except the angles of RoPE.
           if (op != LayerOp::kAttention && d > 0) continue;
           if (op != LayerOp::kAttention) {
             ops_.compare(op, 0);

@@ -1,13 +1,12 @@
 #include "apps/bench/ops/op_bytes.h"
 
 #include "base/error.h"
-#include "kernels/ops.h"
 
 namespace edgellm::bench {
 namespace {
 
 constexpr uint64_t kFloat = sizeof(float);
-constexpr uint64_t kHalf = 2;
+constexpr uint64_t kInt16 = 2;
 constexpr uint64_t kRowScalars = 3 * 4;  // of a quantised row: codes per unit, RMS factor, sum
 
 uint64_t u(int n) { return static_cast<uint64_t>(n); }
@@ -63,15 +62,16 @@ uint64_t weight_bytes(const ModelConfig& config, LayerOp op, const RowPadding& p
 }
 
 OpBytes attention_bytes(const ModelConfig& config, const PassShape& pass) {
+  // A key and a value of each kv head, with their units.
+  const uint64_t position = u(config.kv_heads) * u(2 * kv_tile_dims(kOpsKvType, config.head_dim) *
+                                                       kv_element_bytes(kOpsKvType) +
+                                                   kv_unit_bytes(kOpsKvType));
+  const uint64_t rows = u(pass.rows);
   OpBytes bytes;
-  bytes.kv = u(pass.sequences()) * u(pass.positions()) * 2 * u(config.kv_dim()) * kHalf;
-  bytes.activations = 2 * u(pass.rows) * u(config.q_dim()) * kFloat;
+  bytes.kv = (rows + u(pass.sequences()) * u(pass.positions())) * position;
+  // q, k and v in, the result out.
+  bytes.activations = rows * (2 * u(config.q_dim()) + 2 * u(config.kv_dim())) * kFloat;
   return bytes;
-}
-
-// Keys and values that `qkv` appends.
-uint64_t appended(const ModelConfig& config, int rows) {
-  return u(rows) * 2 * u(config.kv_dim()) * kHalf;
 }
 
 uint64_t angles(const ModelConfig& config, int rows) {
@@ -88,8 +88,7 @@ uint64_t between_steps(const ModelConfig& config, LayerOp op, int rows, const Ro
     require(op == LayerOp::kQkv, "only qkv has a third step");
     const uint64_t q = u(rows) * u(config.q_dim()) * kFloat;
     const uint64_t k = u(rows) * u(config.kv_dim()) * kFloat;
-    // Products out and in, q and k rotated in place.
-    bytes += 2 * (q + 2 * k) + q + k;
+    bytes += 2 * (q + k);  // rotated in place
   }
   return bytes;
 }
@@ -122,8 +121,8 @@ OpBytes fused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass
                       between_steps(config, op, pass.rows, padding, steps);
   switch (op) {
     case LayerOp::kQkv:
-      bytes.kv = appended(config, pass.rows);
-      bytes.activations += angles(config, pass.rows) + rows * u(config.q_dim()) * kFloat;
+      bytes.activations +=
+          angles(config, pass.rows) + rows * u(config.q_dim() + 2 * config.kv_dim()) * kFloat;
       break;
     case LayerOp::kFfnUp:
       bytes.activations += rows * u(config.ffn) * kFloat;
@@ -154,8 +153,6 @@ OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pa
       const uint64_t k = rows * u(config.kv_dim()) * kFloat;
       bytes.activations += q + 2 * k;                                // products out
       bytes.activations += 2 * (q + k) + angles(config, pass.rows);  // RoPE, in place
-      bytes.activations += 2 * k;                                    // append: k and v in
-      bytes.kv = appended(config, pass.rows);
       break;
     }
     case LayerOp::kFfnUp:
@@ -185,7 +182,7 @@ OpBytes certified_head_bytes(const ModelConfig& config, int rows, int element_by
                   u(config.dim) * kFloat + rescored * u(config.dim) * u(element_bytes);
   // x in, the normed row and its int16 steps out and in, upper bounds out and in.
   bytes.activations =
-      u(rows) * (3 * u(config.dim) * kFloat + 2 * CertifiedHead::pitch_of(config.dim) * kHalf +
+      u(rows) * (3 * u(config.dim) * kFloat + 2 * CertifiedHead::pitch_of(config.dim) * kInt16 +
                  2 * u(config.vocab) * kFloat);
   return bytes;
 }

@@ -6,6 +6,8 @@
 //   or threads read them.
 // - An array of rows counts once for each step that reads it and once for each step that writes it.
 //   Whether a cache holds it between two steps is not looked at.
+// - New keys and values count once where attention writes them and once, as all others, where it
+//   reads them.
 // - What the blocks of one launch hand to each other does not count: quantised rows of the skinny
 //   GEMM, which never leave the cluster, and the states that attention merges.
 // - Left out: positions, sequence numbers, faults, block tables (a few bytes a row).
@@ -14,13 +16,17 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/ops.h"
 #include "model/config.h"
 
 namespace edgellm::bench {
 
+// Type of the KV cache of every op that is measured.
+inline constexpr KvType kOpsKvType = KvType::kI16;
+
 struct OpBytes {
   uint64_t weights = 0;      // ternary codes and their scales, gains
-  uint64_t kv = 0;           // keys and values in half precision, read or written
+  uint64_t kv = 0;           // keys and values of the cache with their units, read or written
   uint64_t activations = 0;  // rows before, between and after the steps; RoPE angles
 
   uint64_t total() const { return weights + kv + activations; }
@@ -61,12 +67,12 @@ struct RowPadding {
 // `steps` of an op with a ternary product:
 //   1  all of it is one launch: the quantised rows stay on the chip
 //   2  quantise; multiply and finish
-//   3  qkv only: quantise; multiply; RoPE and the append
+//   3  qkv only: quantise; multiply; RoPE
 OpBytes fused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass,
                     const RowPadding& padding, int steps);
 
-// A step each for the norm, the quantisation, every matrix, RoPE, the append, the activation and
-// the addition. Attention has no unfused chain: the same bytes as fused.
+// A step each for the norm, the quantisation, every matrix, RoPE, the activation and the addition.
+// Attention has no unfused chain: the same bytes as fused.
 OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pass,
                       const RowPadding& padding);
 

@@ -59,8 +59,8 @@ class OpDevice {
   // Memory for the device to read and write. It lives as long as this object. Copies end before
   // they return.
   virtual std::byte* allocate(size_t bytes) = 0;
-  virtual float* random_floats(size_t n) = 0;     // from -1 to 1
-  virtual uint16_t* random_halves(size_t n) = 0;  // likewise, in half precision
+  virtual float* random_floats(size_t n) = 0;   // from -1 to 1
+  virtual int16_t* random_codes(size_t n) = 0;  // of keys or values, type i16
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const void* from, size_t bytes) = 0;
 

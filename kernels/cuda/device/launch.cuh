@@ -72,8 +72,11 @@ bool has_dependent_launch();
 // Whether the device, and the code for it, has clusters as DeviceTraits says. In gemm_skinny.cu.
 bool has_clusters();
 
+// Whether the device has wgmma, and the program code with it. In attention_wgmma.cu.
+bool has_wgmma();
+
 inline DeviceTraits current_device() {
-  return {multiprocessors(), max_dynamic_shared(), has_clusters()};
+  return {multiprocessors(), max_dynamic_shared(), has_wgmma(), has_clusters()};
 }
 
 // ---- On the host: launches -------------------------------------------------------------------

@@ -1,108 +1,145 @@
 #include "kernels/cuda/plan/attention.h"
 
+#include <algorithm>
+#include <iterator>
+
+#include "base/error.h"
+#include "kernels/integer_sizes.h"
+
 namespace edgellm::cuda {
 namespace {
 
 int dims_for(int head_dim) {
-  return head_dim <= kHeadDims[0]   ? kHeadDims[0]
-         : head_dim <= kHeadDims[1] ? kHeadDims[1]
-                                    : kHeadDims[2];
+  const auto* dims = std::find_if(std::begin(kHeadDims), std::end(kHeadDims),
+                                  [&](int n) { return n >= head_dim; });
+  require(dims != std::end(kHeadDims), "a head has more dimensions than any kernel has room for");
+  return *dims;
 }
 
-// Bytes of the keys and values of `chunks` chunks, as the cache holds them.
-size_t chunk_bytes(const AttentionSize& size, int chunks) {
-  return 2 * static_cast<size_t>(chunks * kAttentionChunk * size.head_dim) *
-         static_cast<size_t>(kv_element_bytes(size.type));
+size_t tile_bytes(KvType type, int head_dim, int slots) {
+  return static_cast<size_t>(slots) *
+         static_cast<size_t>(code_tile_bytes(kv_tile_dims(type, head_dim), digit_count(type)));
 }
 
-DecodePlan pick_decode(const AttentionSize& size, const DeviceTraits& device) {
+// Whether so many tiles of the cache fit beside `other_bytes`.
+bool slots_fit(KvType type, int head_dim, int slots, size_t other_bytes,
+               const DeviceTraits& device) {
+  return tile_bytes(type, head_dim, slots) + other_bytes <= device.max_dynamic_shared;
+}
+
+// 4 or 2, if they fit; or 0.
+int slots_for(KvType type, int head_dim, size_t other_bytes, const DeviceTraits& device) {
+  return slots_fit(type, head_dim, 4, other_bytes, device)   ? 4
+         : slots_fit(type, head_dim, 2, other_bytes, device) ? 2
+                                                             : 0;
+}
+
+size_t prefill_other_bytes(KvType type, int head_dim) {
+  return static_cast<size_t>(prefill_queries(dims_for(head_dim)) *
+                             query_code_bytes(kv_tile_dims(type, head_dim))) +
+         kPrefillExtraBytes;
+}
+
+DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& device) {
   DecodePlan plan;
-  plan.dims = dims_for(size.head_dim);
-  plan.exact = size.head_dim == plan.dims;
-  plan.slots = decode_slots(plan.dims, kv_element_bytes(size.type));
-  // Less at a time where shared memory is small (compute capability 7.5: 64 KiB).
-  while (plan.slots > 1 && chunk_bytes(size, plan.slots) > device.max_dynamic_shared) {
-    plan.slots /= 2;
+  const int slabs = kv_tile_dims(size.type, size.head_dim) / kSlabDims;
+  plan.slabs = slabs <= 4 ? slabs : dims_for(size.head_dim) / kSlabDims;
+  plan.columns = size.group() <= 4 ? 1 : 2;
+  const int heads = size.kv_heads * divide_up(size.group(), 4 * plan.columns);
+  // Two chunks a block where few rows leave the SMs to as many blocks as a context has chunks.
+  const auto other = [&](int round) {
+    return static_cast<size_t>(decode_extra_bytes(kSlabDims * plan.slabs, plan.columns, round));
+  };
+  const bool few = 8 * rows * heads <= device.multiprocessors && plan.columns == 1;
+  plan.round = few && slots_fit(size.type, size.head_dim, 8, other(2), device) ? 2 : 1;
+  plan.slots = plan.round == 2 ? 8 : slots_for(size.type, size.head_dim, other(1), device);
+  require(plan.slots > 0, "a head's tiles do not fit into shared memory");
+  plan.launch.shared_bytes = tile_bytes(size.type, size.head_dim, plan.slots) + other(plan.round);
+  plan.launch.threads = kDecodeBlockThreads;
+  // As many blocks as there is room for at once, a chunk each at most.
+  const int room =
+      static_cast<int>((device.max_dynamic_shared + 8192) / (plan.launch.shared_bytes + 1024));
+  const int per_sm = std::clamp(room, 1, plan.slabs <= 4 ? 3 : 1);
+  int workers = 1;
+  if (rows <= size.states_rows) {
+    workers = std::clamp(device.multiprocessors * per_sm / (rows * heads), 1,
+                         std::min(size.cache_chunks, size.states_chunks));
   }
-  // All blocks have room at once, one on each SM.
-  plan.launch.blocks[0] = size.states_chunks <= plan.slots
-                              ? size.heads
-                              : std::max(size.heads, std::min(size.kv_heads * size.states_chunks,
-                                                              device.multiprocessors / size.rows));
-  plan.launch.blocks[1] = size.rows;
-  plan.launch.threads = kDecodeThreads;
-  plan.launch.shared_bytes = chunk_bytes(size, plan.slots);
+  plan.launch.blocks[0] = workers;
+  plan.launch.blocks[1] = heads;
+  plan.launch.blocks[2] = rows;
   return plan;
 }
 
-bool decode_takes(const AttentionSize& size, const DeviceTraits& device) {
-  // A block for each head has an SM to itself. Where there are more of them, rows of many sequences
-  // are better off without.
-  const bool has_sms =
-      size.heads * size.rows <= device.multiprocessors || size.decode_rows < size.rows;
-  return size.rows <= size.states_rows && has_sms &&
-         chunk_bytes(size, 1) <= device.max_dynamic_shared;
+CodePlan pick_code(const AttentionSize& size, int rows) {
+  CodePlan plan;
+  plan.dims = dims_for(size.head_dim);
+  plan.launch.blocks[0] = divide_up(rows, kRowsCodedTogether);
+  plan.launch.blocks[1] = size.heads + (size.appends ? 2 * size.kv_heads : 0);
+  plan.launch.threads = 256;
+  return plan;
+}
+
+PrefillPlan pick_prefill(const AttentionSize& size, int rows, const DeviceTraits& device) {
+  PrefillPlan plan;
+  plan.dims = dims_for(size.head_dim);
+  const size_t other = prefill_other_bytes(size.type, size.head_dim);
+  plan.slots = slots_for(size.type, size.head_dim, other, device);
+  require(plan.slots > 0, "a head's tiles do not fit into shared memory");
+  plan.launch.shared_bytes = tile_bytes(size.type, size.head_dim, plan.slots) + other;
+  plan.launch.blocks[0] = size.kv_heads;
+  plan.launch.blocks[1] = divide_up(rows * size.group(), prefill_queries(plan.dims));
+  plan.launch.threads = 2 * prefill_queries(plan.dims);
+  return plan;
+}
+
+WgmmaPlan pick_wgmma(const AttentionSize& size, int rows, const DeviceTraits& device) {
+  WgmmaPlan plan;
+  plan.slabs = kv_tile_dims(size.type, size.head_dim) / kSlabDims;
+  const int tiles = divide_up(rows * size.group(), 64);
+  // As many warpgroups a block as leave a block for every SM.
+  plan.groups = std::clamp(tiles * size.kv_heads / device.multiprocessors, 1, 3);
+  plan.launch.blocks[0] = size.kv_heads;
+  plan.launch.blocks[1] = divide_up(tiles, plan.groups);
+  plan.launch.threads = 128 * (plan.groups + 1);
+  plan.launch.shared_bytes =
+      static_cast<size_t>(wgmma_shared_bytes(plan.slabs, digit_count(size.type), plan.groups));
+  return plan;
+}
+
+FloatPlan pick_float(const AttentionSize& size) {
+  FloatPlan plan;
+  plan.launch.blocks[0] = size.heads;
+  plan.launch.blocks[1] = size.rows;
+  plan.launch.threads = 256;
+  return plan;
 }
 
 }  // namespace
 
-BatchPlan pick_batch_attention(const AttentionSize& size, const DeviceTraits& device) {
-  BatchPlan plan;
-  const int dims = dims_for(size.head_dim);
-  plan.exact = size.head_dim == dims;
-  // A group of more than four heads in equal tiles of up to four; of two, a warp for each, where
-  // that still leaves every block an SM of its own.
-  const bool few = size.rows * size.kv_heads * divide_up(size.group(), 2) <= device.multiprocessors;
-  plan.tile_heads = divide_up(size.group(), divide_up(size.group(), few ? 2 : 4));
-  const int queries = plan.exact ? std::max(plan.tile_heads, 2) : 4;
-  const bool shares = plan.exact && few;
-  plan.cut = {dims, kv_element_bytes(size.type), shares ? 1 : queries, shares ? 2 : 1};
-
-  const int head_tiles = divide_up(size.group(), plan.tile_heads);
-  const int blocks = size.rows * size.kv_heads * head_tiles;
-  const int blocks_per_sm =
-      std::clamp((blocks - 1) / device.multiprocessors + 1, 1, plan.cut.max_blocks_per_sm());
-  // Teams beyond the cache's chunks lend their memory.
-  int teams = std::max(1, std::min(plan.cut.max_teams() / blocks_per_sm, 2 * size.cache_chunks));
-  const auto bytes = [&] { return static_cast<size_t>(plan.cut.shared_bytes(teams)); };
-  while (teams > 1 && bytes() > device.max_dynamic_shared) --teams;
-  plan.launch.blocks[0] = size.rows;
-  plan.launch.blocks[1] = size.kv_heads;
-  plan.launch.blocks[2] = head_tiles;
-  plan.launch.threads = plan.cut.team_threads() * teams;
-  plan.launch.shared_bytes = bytes();
-  return plan;
-}
-
-PrefillPlan pick_prefill_attention(const AttentionSize& size, const DeviceTraits& device) {
-  PrefillPlan plan;
-  const int dims = dims_for(size.head_dim);
-  while (kPrefillCuts[plan.instance].dims != dims) ++plan.instance;
-  const PrefillCut& cut = kPrefillCuts[plan.instance];
-  plan.tile_heads = std::min(size.group(), cut.block_queries());
-  const int head_tiles = divide_up(size.group(), plan.tile_heads);  // of a kv head
-  // As many rows as fill the warps, but fewer where that leaves less than about two blocks for each
-  // SM of a large GPU.
-  const int most = cut.block_queries() / plan.tile_heads;
-  plan.tile_rows = std::max(1, std::min(most, size.rows * size.kv_heads * head_tiles / 256));
-  plan.multiprocessors = device.multiprocessors;
-  plan.launch.blocks[0] = size.kv_heads * head_tiles * divide_up(size.rows, plan.tile_rows);
-  plan.launch.threads = cut.threads();
-  plan.launch.shared_bytes = static_cast<size_t>(cut.shared_bytes());
-  return plan;
+bool attention_fits(KvType type, int head_dim, const DeviceTraits& device) {
+  if (!is_coded(type)) return true;
+  return slots_for(type, head_dim, prefill_other_bytes(type, head_dim), device) > 0 &&
+         slots_for(type, head_dim,
+                   static_cast<size_t>(decode_extra_bytes(dims_for(head_dim), 2, 1)), device) > 0;
 }
 
 AttentionPlan pick_attention(const AttentionSize& size, const DeviceTraits& device) {
   AttentionPlan plan;
-  if (decode_takes(size, device)) {
-    plan.decode = pick_decode(size, device);
+  if (!is_coded(size.type)) {
+    plan.floats = pick_float(size);
     return plan;
   }
-  AttentionSize part = size;
-  part.rows = size.decode_rows;
-  if (part.rows > 0) plan.batch = pick_batch_attention(part, device);
-  part.rows = size.rows - size.decode_rows;
-  if (part.rows > 0) plan.prefill = pick_prefill_attention(part, device);
+  if (size.decode_rows > 0) plan.decode = pick_decode(size, size.decode_rows, device);
+  const int others = size.rows - size.decode_rows;
+  if (others > 0) {
+    plan.code = pick_code(size, others);
+    if (device.has_wgmma && size.head_dim <= kWgmmaMaxSlabs * kSlabDims) {
+      plan.wgmma = pick_wgmma(size, others, device);
+    } else {
+      plan.prefill = pick_prefill(size, others, device);
+    }
+  }
   return plan;
 }
 

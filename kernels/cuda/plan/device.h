@@ -12,11 +12,11 @@ namespace edgellm::cuda {
 struct DeviceTraits {
   int multiprocessors = 0;
   size_t max_dynamic_shared = 0;  // bytes of a block, besides what the kernels declare statically
+  bool has_wgmma = false;         // and the program was built with it
   bool has_clusters = false;      // of kClusterBlocks blocks with that much shared memory each
 };
 
-// Rows of a pass whose chunks attention spreads over blocks, at most. Decode steps of up to this
-// many rows are captured for each number of rows.
+// Decode steps of up to this many rows are captured for each number of rows.
 inline constexpr int kMaxInlineRows = 8;
 
 // Blocks of a cluster. Eight is the most that every device with clusters has.

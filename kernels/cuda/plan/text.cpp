@@ -64,19 +64,24 @@ std::string text_of(const LinearPlan& plan) {
 
 std::string text_of(const AttentionPlan& plan) {
   std::ostringstream out;
+  if (plan.floats) out << "floats: " << text_of(plan.floats->launch);
   if (plan.decode) {
-    out << "decode for " << plan.decode->dims << (plan.decode->exact ? "" : " at most") << ", "
-        << plan.decode->slots << " slots: " << text_of(plan.decode->launch);
+    out << "decode of " << plan.decode->slabs << " slabs, " << plan.decode->columns
+        << " x 4 heads, " << plan.decode->round
+        << (plan.decode->round == 1 ? " chunk, " : " chunks, ") << plan.decode->slots
+        << " tiles: " << text_of(plan.decode->launch);
   }
-  if (plan.batch) {
-    out << "batch for " << plan.batch->cut.dims << (plan.batch->exact ? "" : " at most") << ", "
-        << plan.batch->cut.queries << " queries a warp, teams of " << plan.batch->cut.team << ", "
-        << plan.batch->tile_heads << " heads: " << text_of(plan.batch->launch);
+  if (plan.code) {
+    out << (plan.decode ? "; " : "") << "code for " << plan.code->dims << ": "
+        << text_of(plan.code->launch) << "; ";
   }
   if (plan.prefill) {
-    out << (plan.batch ? "; " : "") << "prefill for " << kPrefillCuts[plan.prefill->instance].dims
-        << ", " << plan.prefill->tile_rows << " rows, " << plan.prefill->tile_heads
-        << " heads: " << text_of(plan.prefill->launch);
+    out << "prefill for " << plan.prefill->dims << ", " << plan.prefill->slots
+        << " tiles: " << text_of(plan.prefill->launch);
+  }
+  if (plan.wgmma) {
+    out << "wgmma of " << plan.wgmma->slabs << " slabs, " << plan.wgmma->groups
+        << " warpgroups: " << text_of(plan.wgmma->launch);
   }
   return out.str();
 }

@@ -1,6 +1,7 @@
 #include "apps/bench/ops/cuda/device_data.h"
 #include "kernels/cuda/device/common.cuh"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/integer_attention.h"
 
 namespace edgellm::bench {
 namespace {
@@ -18,7 +19,7 @@ __device__ inline uint64_t mix(uint64_t x) {
 // Random bits of element i of an array.
 __device__ inline uint64_t random_bits(uint64_t seed, size_t i) { return mix(mix(seed) ^ i); }
 
-struct Codes {
+struct TernaryCodes {
   uint32_t* to;
   __device__ void set(size_t i, uint64_t bits) const {
     uint32_t word = 0;
@@ -39,9 +40,11 @@ struct Floats {
   float* to;
   __device__ void set(size_t i, uint64_t bits) const { to[i] = uniform(bits); }
 };
-struct Halves {
-  uint16_t* to;
-  __device__ void set(size_t i, uint64_t bits) const { to[i] = to_half(uniform(bits)); }
+struct CacheCodes {
+  int16_t* to;
+  __device__ void set(size_t i, uint64_t bits) const {
+    to[i] = static_cast<int16_t>(uniform(bits) * max_code(KvType::kI16));
+  }
 };
 struct Bfloats {
   uint16_t* to;
@@ -70,13 +73,13 @@ void fill(Element element, size_t n, uint64_t seed, cudaStream_t stream) {
 }  // namespace
 
 void fill_ternary(uint32_t* words, size_t n, uint64_t seed, cudaStream_t stream) {
-  fill(Codes{words}, n, seed, stream);
+  fill(TernaryCodes{words}, n, seed, stream);
 }
 void fill_f32(float* values, size_t n, uint64_t seed, cudaStream_t stream) {
   fill(Floats{values}, n, seed, stream);
 }
-void fill_f16(uint16_t* values, size_t n, uint64_t seed, cudaStream_t stream) {
-  fill(Halves{values}, n, seed, stream);
+void fill_i16(int16_t* codes, size_t n, uint64_t seed, cudaStream_t stream) {
+  fill(CacheCodes{codes}, n, seed, stream);
 }
 void fill_bf16(uint16_t* values, size_t n, float scale, uint64_t seed, cudaStream_t stream) {
   fill(Bfloats{values, scale}, n, seed, stream);

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "engine/cuda/resources.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/integer_sizes.h"
 
 namespace edgellm::bench {
 namespace {
@@ -41,10 +42,10 @@ class GpuDevice final : public OpDevice {
     fill_f32(values, n, ++seed_, stream_);
     return values;
   }
-  uint16_t* random_halves(size_t n) override {
-    auto* const values = allocate_array<uint16_t>(n);
-    fill_f16(values, n, ++seed_, stream_);
-    return values;
+  int16_t* random_codes(size_t n) override {
+    auto* const codes = allocate_array<int16_t>(n);
+    fill_i16(codes, n, ++seed_, stream_);
+    return codes;
   }
   // On the stream of the ops, which does not wait for other streams.
   void upload(void* to, const void* from, size_t bytes) override {
@@ -168,8 +169,10 @@ class GpuDevice final : public OpDevice {
   void allocate_workspace(const PassLimits& limits) {
     const size_t rows = to_size(limits.rows);
     const size_t decode_heads = to_size(cuda::kMaxInlineRows) * to_size(config_.heads);
-    workspace_.max_chunks = limits.context / kAttentionChunk;
-    workspace_.codes = allocate_array<int8_t>(rows * cuda::quantised_row_bytes(widest()));
+    workspace_.max_chunks = cuda::divide_up(limits.context, kIntegerChunk);
+    workspace_.codes = allocate_array<int8_t>(
+        rows * std::max(cuda::quantised_row_bytes(widest()),
+                        cuda::attention_row_bytes(KvType::kI16, config_.heads, config_.head_dim)));
     workspace_.row_s = allocate_array<float>(rows);
     workspace_.row_r = allocate_array<float>(rows);
     workspace_.row_sum = allocate_array<int32_t>(rows);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/cache_rows.h"
+#include "kernels/cpu/rope.h"
 
 namespace edgellm::bench {
 namespace {
@@ -26,7 +26,6 @@ CpuUnfused::CpuUnfused(cpu::Pool& pool, int rows, int widest) : pool_(pool) {
   r_.resize(n_rows);
   first_.resize(at(rows, widest));
   second_.resize(at(rows, widest));
-  third_.resize(at(rows, widest));
   quantised_.codes = codes_.data();
   quantised_.sum = sum_.data();
   quantised_.s = s_.data();
@@ -83,26 +82,20 @@ void CpuUnfused::product(const TernaryMatrix& w, int rows, float* out) {
 void CpuUnfused::qkv(const QkvArgs& args) {
   quantise_normed(args.x, args.gain, args.eps, args.dim, args.rows);
   product(args.q, args.rows, args.q_out);
-  product(args.k, args.rows, second_.data());
-  product(args.v, args.rows, third_.data());
-  const int half = args.kv.head_dim / 2;
+  product(args.k, args.rows, args.k_out);
+  product(args.v, args.rows, args.v_out);
+  const int half = args.head_dim / 2;
   const auto rotate_all = [&](float* heads, int n_heads) {
     pool_.for_each(args.rows, 4, [&](int begin, int end, int) {
       for (int row = begin; row < end; ++row) {
-        const int position = args.places.position[row];
-        cpu::rotate(heads + at(row, n_heads * args.kv.head_dim), n_heads, args.kv.head_dim,
+        const int position = args.positions[row];
+        cpu::rotate(heads + at(row, n_heads * args.head_dim), n_heads, args.head_dim,
                     args.rope_cos + at(position, half), args.rope_sin + at(position, half));
       }
     });
   };
-  rotate_all(args.q_out, args.heads);
-  rotate_all(second_.data(), args.kv.kv_heads);
-  pool_.for_each(args.rows, 4, [&](int begin, int end, int) {
-    for (int row = begin; row < end; ++row) {
-      cpu::append_row(args.kv, args.places.sequence[row], args.places.position[row],
-                      second_.data() + at(row, args.k.rows), third_.data() + at(row, args.v.rows));
-    }
-  });
+  rotate_all(args.q_out, args.q.rows / args.head_dim);
+  rotate_all(args.k_out, args.k.rows / args.head_dim);
 }
 
 void CpuUnfused::project(const ProjectArgs& args) {

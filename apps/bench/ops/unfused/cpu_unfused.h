@@ -1,6 +1,6 @@
 // The ternary products of a layer as an engine without fusion would run them on the CPU. The fused
 // ops are compared with them. The norm, the quantisation, every matrix, RoPE of q and of k, the
-// append to the cache, the activation and the addition are a parallel loop each.
+// activation and the addition are a parallel loop each.
 //
 // Args, arithmetic and bits are those of the fused ops (kernels/ops.h), and so are the inner loops
 // of the instruction set. Values that are not finite are not reported.
@@ -36,9 +36,8 @@ class CpuUnfused {
   std::vector<int32_t> sum_;
   std::vector<float> s_;
   std::vector<float> r_;
-  std::vector<float> first_;  // [rows, widest] of a matrix, as are the next two
-  std::vector<float> second_;
-  std::vector<float> third_;
+  std::vector<float> first_;   // [rows, widest] of a matrix
+  std::vector<float> second_;  // [rows, widest] of the second matrix
   cpu::QuantisedRows quantised_;
 };
 

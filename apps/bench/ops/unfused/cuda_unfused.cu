@@ -374,26 +374,6 @@ __global__ void __launch_bounds__(kThreads)
   low[half] = hi * cosine + lo * sine;
 }
 
-// k and v of every token into the cache, rounded to half precision. Block y: the token.
-__global__ void __launch_bounds__(kThreads)
-    append_kernel(const float* k, const float* v, KvCache kv, RowPlaces places) {
-  let_next_start();
-  wait_for_previous();
-  const int kv_dim = kv.kv_heads * kv.head_dim;
-  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (i >= 2 * kv_dim) return;
-  const size_t token = blockIdx.y;
-  const bool is_k = i < kv_dim;
-  const int column = is_k ? i : i - kv_dim;
-  const int d = column % kv.head_dim;
-  const int position = places.position[token];
-  const size_t tile = kv.tile_offset(places.sequence[token], position, column / kv.head_dim);
-  const int at = is_k ? key_index(position, d, kv.head_dim) : value_index(position, d, kv.head_dim);
-  const float value =
-      (is_k ? k : v)[token * static_cast<size_t>(kv_dim) + static_cast<size_t>(column)];
-  static_cast<uint16_t*>(is_k ? kv.k : kv.v)[tile + static_cast<size_t>(at)] = to_half(value);
-}
-
 __device__ inline float activate(GateActivation act, float g, float up) {
   if (act == GateActivation::kRelu2) {
     const float t = g > 0.0f ? g : 0.0f;
@@ -446,21 +426,18 @@ Quantised quantise_rows(const float* x, const float* gain, float eps, int rows, 
 }  // namespace
 
 void unfused_qkv(const QkvArgs& args, const UnfusedRows& between, cudaStream_t stream) {
-  require(args.kv.type == KvType::kF16, "the unfused chain appends in half precision");
   const Quantised x =
       quantise_rows(args.x, args.gain, args.eps, args.rows, args.dim, between, stream);
   multiply(args.q, x, args.q_out, stream);
-  multiply(args.k, x, between.product, stream);
-  multiply(args.v, x, between.other, stream);
-  const int half = args.kv.head_dim / 2;
-  const unsigned rows = static_cast<unsigned>(args.rows);
-  const size_t pairs = static_cast<size_t>((args.heads + args.kv.kv_heads) * half);
-  launch(rope_kernel, dim3(blocks_for(pairs, kThreads), rows), dim3(kThreads), 0, stream,
-         args.q_out, between.product, args.heads, args.kv.kv_heads, half, args.places.position,
+  multiply(args.k, x, args.k_out, stream);
+  multiply(args.v, x, args.v_out, stream);
+  const int half = args.head_dim / 2;
+  const int heads = args.q.rows / args.head_dim;
+  const int kv_heads = args.k.rows / args.head_dim;
+  const size_t pairs = static_cast<size_t>((heads + kv_heads) * half);
+  launch(rope_kernel, dim3(blocks_for(pairs, kThreads), static_cast<unsigned>(args.rows)),
+         dim3(kThreads), 0, stream, args.q_out, args.k_out, heads, kv_heads, half, args.positions,
          args.rope_cos, args.rope_sin);
-  const size_t columns = 2 * static_cast<size_t>(args.k.rows);
-  launch(append_kernel, dim3(blocks_for(columns, kThreads), rows), dim3(kThreads), 0, stream,
-         between.product, between.other, args.kv, args.places);
 }
 
 void unfused_project(const ProjectArgs& args, const UnfusedRows& between, cudaStream_t stream) {

@@ -1,6 +1,6 @@
 // The ternary products of a layer as an engine without fusion would run them on a GPU. The fused
-// ops are compared with them. The norm, the quantisation, every matrix, RoPE, the append to the
-// cache, the activation and the addition to the residual stream are a kernel each.
+// ops are compared with them. The norm, the quantisation, every matrix, RoPE, the activation and
+// the addition to the residual stream are a kernel each.
 //
 // Args, arithmetic and bits are those of the fused ops (kernels/ops.h). Values that are not finite
 // are not reported. All intermediate rows go through memory. Every kernel is launched like the
@@ -23,7 +23,7 @@ struct UnfusedRows {
   float* other = nullptr;    // [rows, widest] of the second matrix
 };
 
-// Columns must be multiples of 4, the cache of half precision.
+// Columns must be multiples of 4.
 void unfused_qkv(const QkvArgs& args, const UnfusedRows& between, cudaStream_t stream);
 void unfused_project(const ProjectArgs& args, const UnfusedRows& between, cudaStream_t stream);
 void unfused_ffn_up(const FfnUpArgs& args, const UnfusedRows& between, cudaStream_t stream);

@@ -1,0 +1,198 @@
+// Before attention of many rows: their queries into codes, their keys and values into the cache.
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/code_tile.h"
+#include "kernels/cuda/device/code_row.cuh"
+#include "kernels/cuda/device/launch.cuh"
+
+namespace edgellm::cuda {
+namespace {
+
+constexpr int kCodeThreads = 256;
+constexpr int kCodeWarps = kCodeThreads / 32;
+constexpr int kCodeRows = 16;  // of a block: the positions of a 16-byte word of values
+static_assert(kCodeRows == kRowsCodedTogether);
+
+// Rows first .. first + rows - 1 of one head: a query head, or the keys or the values of a kv head.
+struct CodeItem {
+  int first, rows;
+  int head;
+};
+
+template <int kSlabs>
+__device__ __forceinline__ void load_row(WarpRow<kSlabs>& row, const float* rows, int row_index,
+                                         int heads, int head, int head_dim) {
+  row.load(rows + (static_cast<size_t>(row_index) * static_cast<size_t>(heads) +
+                   static_cast<size_t>(head)) *
+                      static_cast<size_t>(head_dim),
+           head_dim);
+}
+
+template <int kSlabs>
+__device__ __forceinline__ void code_query(const AttentionArgs& args, const CodedQueries& out,
+                                           float scale, int row_index, int head, int slabs) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  WarpRow<kSlabs> row;
+  load_row(row, args.q, row_index, args.heads, head, args.kv.head_dim);
+  const CodedQuery<kSlabs> coded(row, args.kv.head_dim, scale, args.kv.type);
+  const size_t query =
+      static_cast<size_t>(row_index) * static_cast<size_t>(args.heads) + static_cast<size_t>(head);
+  int8_t* codes = out.codes + query * static_cast<size_t>(query_code_bytes(32 * slabs));
+#pragma unroll
+  for (int j = 0; j < kSlabs; ++j) {
+    if (j >= slabs) break;
+    codes[64 * j + lane] = coded.high[j];
+    codes[64 * j + 32 + lane] = coded.low[j];
+  }
+  if (lane == 0) out.factors[query] = coded.factor;
+}
+
+template <int kSlabs, int kDigits>
+__device__ __forceinline__ void append_key(const AttentionArgs& args, int row_index, int kv_head,
+                                           int slabs) {
+  const KvCache& kv = args.kv;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  WarpRow<kSlabs> row;
+  load_row(row, args.k, row_index, kv.kv_heads, kv_head, kv.head_dim);
+  const CodedRow<kSlabs> coded(row, false, kv.head_dim, kv.type);
+  const int position = args.places.position[row_index];
+  const size_t number = kv.tile_number(args.places.sequence[row_index], position, kv_head);
+  uint8_t* keys = static_cast<uint8_t*>(kv.k) + number * kv.tile_elements() * kDigits;
+#pragma unroll
+  for (int j = 0; j < kSlabs; ++j) {
+    if (j >= slabs) break;
+#pragma unroll
+    for (int digit = 0; digit < kDigits; ++digit) {
+      keys[key_byte(position, lane + 32 * j, digit, kDigits)] =
+          digit_byte<kDigits>(coded.code[j], digit);
+    }
+  }
+  if (lane != 0) return;
+  kv.units_of(number)[position % kAttentionChunk] = coded.units[0];
+  if (!coded.finite) set_fault(args.fault, args.layer + 1);
+}
+
+// Codes of a block's rows of values, before they are transposed.
+template <int kSlabs>
+struct ValueCodes {
+  int16_t code[kCodeRows][32 * kSlabs];
+};
+
+template <int kSlabs, int kDigits>
+__device__ __forceinline__ void append_values(const AttentionArgs& args, const CodeItem& item,
+                                              int slabs, ValueCodes<kSlabs>& codes) {
+  const KvCache& kv = args.kv;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int r = static_cast<int>(threadIdx.x) / 32; r < item.rows; r += kCodeWarps) {
+    const int row_index = item.first + r;
+    WarpRow<kSlabs> row;
+    load_row(row, args.v, row_index, kv.kv_heads, item.head, kv.head_dim);
+    const CodedRow<kSlabs> coded(row, true, kv.head_dim, kv.type);
+#pragma unroll
+    for (int j = 0; j < kSlabs; ++j) {
+      codes.code[r][lane + 32 * j] = static_cast<int16_t>(coded.code[j]);
+    }
+    if (lane != 0) continue;
+    const int position = args.places.position[row_index];
+    float* units =
+        kv.units_of(kv.tile_number(args.places.sequence[row_index], position, item.head)) +
+        position % kAttentionChunk;
+    units[kAttentionChunk] = coded.units[0];
+    units[2 * kAttentionChunk] = coded.units[1];
+    if (!coded.finite) set_fault(args.fault, args.layer + 1);
+  }
+  // The positions of a whole word, in their order?
+  const int first_position = args.places.position[item.first];
+  bool in_order = item.rows == kCodeRows && first_position % kCodeRows == 0;
+  if (lane < item.rows) {
+    in_order = in_order && args.places.position[item.first + lane] == first_position + lane &&
+               args.places.sequence[item.first + lane] == args.places.sequence[item.first];
+  }
+  const bool whole_words = __syncthreads_and(in_order);
+
+  const int dims = 32 * slabs;
+  for (int i = static_cast<int>(threadIdx.x); i < kDigits * dims; i += kCodeThreads) {
+    const int d = i % dims;
+    const int digit = i / dims;
+    if (whole_words) {
+      uint32_t word[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        word[w] = 0;
+#pragma unroll
+        for (int b = 0; b < 4; ++b) {
+          word[w] |= static_cast<uint32_t>(digit_byte<kDigits>(codes.code[4 * w + b][d], digit))
+                     << 8 * b;
+        }
+      }
+      const size_t tile =
+          kv.tile_offset(args.places.sequence[item.first], first_position, item.head);
+      uint8_t* to = static_cast<uint8_t*>(kv.v) + tile * kDigits +
+                    value_byte(first_position, d, digit, kDigits, dims);
+      *reinterpret_cast<uint4*>(to) = make_uint4(word[0], word[1], word[2], word[3]);
+      continue;
+    }
+    for (int r = 0; r < item.rows; ++r) {
+      const int position = args.places.position[item.first + r];
+      const size_t tile = kv.tile_offset(args.places.sequence[item.first + r], position, item.head);
+      static_cast<uint8_t*>(kv.v)[tile * kDigits + static_cast<size_t>(value_byte(
+                                                       position, d, digit, kDigits, dims))] =
+          digit_byte<kDigits>(codes.code[r][d], digit);
+    }
+  }
+}
+
+// Number `kind` of the kinds of rows: the query heads, then the keys and the values of the kv
+// heads.
+template <int kSlabs, int kDigits>
+__device__ __forceinline__ void code_rows(const AttentionArgs& args, const CodedQueries& out,
+                                          float scale, int first, int kind,
+                                          ValueCodes<kSlabs>& codes) {
+  const int slabs = args.kv.tile_dims() / 32;
+  const int rows = min(kCodeRows, args.rows - first);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int kv_heads = args.kv.kv_heads;
+  if (kind >= args.heads + kv_heads) {
+    append_values<kSlabs, kDigits>(args, {first, rows, kind - args.heads - kv_heads}, slabs, codes);
+    return;
+  }
+#pragma unroll 1
+  for (int r = warp; r < rows; r += kCodeWarps) {
+    if (kind < args.heads) {
+      code_query<kSlabs>(args, out, scale, first + r, kind, slabs);
+    } else {
+      append_key<kSlabs, kDigits>(args, first + r, kind - args.heads, slabs);
+    }
+  }
+}
+
+// The grid: x sixteen rows, y the kind of row.
+template <int kSlabs, int kDigits>
+__global__ void __launch_bounds__(kCodeThreads)
+    code_kernel(AttentionArgs args, CodedQueries out, float scale) {
+  __shared__ ValueCodes<kSlabs> codes;
+  let_next_start();
+  wait_for_previous();
+  code_rows<kSlabs, kDigits>(args, out, scale, static_cast<int>(blockIdx.x) * kCodeRows,
+                             static_cast<int>(blockIdx.y), codes);
+}
+
+template <int kSlabs, int kDigits>
+bool launch_if(const CodePlan& plan, const AttentionArgs& args, const CodedQueries& out,
+               cudaStream_t stream) {
+  if (plan.dims != 32 * kSlabs || digit_count(args.kv.type) != kDigits) return false;
+  launch(code_kernel<kSlabs, kDigits>, plan.launch, stream, args, out,
+         head_scale(args.kv.head_dim));
+  return true;
+}
+
+}  // namespace
+
+void code_rows(const CodePlan& plan, const AttentionArgs& args, const CodedQueries& out,
+               cudaStream_t stream) {
+  require_instance(
+      launch_if<2, 1>(plan, args, out, stream) || launch_if<4, 1>(plan, args, out, stream) ||
+      launch_if<8, 1>(plan, args, out, stream) || launch_if<2, 2>(plan, args, out, stream) ||
+      launch_if<4, 2>(plan, args, out, stream) || launch_if<8, 2>(plan, args, out, stream));
+}
+
+}  // namespace edgellm::cuda
