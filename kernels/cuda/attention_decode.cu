@@ -551,14 +551,14 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
       const int chunk = item.begin + c + u;
       const float2 state =
           weigh_chunk<D>(stream, shared, c + u, u, head, item.position + 1 - chunk * kIntegerChunk);
+      if (lane != 0) continue;
       if (item.workers == 1) {
-        if (lane == 0) shared.state[u][head] = state;
-        continue;
+        shared.state[u][head] = state;
+      } else {
+        float* to = states.of(row, args.heads, item.first_head + head, chunk) + kv.head_dim;
+        to[0] = state.x;
+        to[1] = state.y;
       }
-      // The rest of its last words is zeros.
-      float* to = states.of(row, args.heads, item.first_head + head, chunk) + kv.head_dim;
-      if (lane < states.size - kv.head_dim)
-        to[lane] = lane == 0 ? state.x : lane == 1 ? state.y : 0.0f;
     }
     __syncthreads();
     for (int u = 0; u < n_chunks; ++u) stream.wait(c + u, 2);
