@@ -81,19 +81,15 @@ __device__ __forceinline__ void score_tile(const uint8_t* queries, const uint8_t
   // Columns 2 t, 2 t + 1 of two tiles are the keys of positions 4 t .. 4 t + 3 (code_tile.h).
 #pragma unroll
   for (int group = 0; group < kKeyTiles / 2; ++group) {
-    const float4 key_unit = *reinterpret_cast<const float4*>(&units[0][16 * group + 4 * t]);
-    const float4 log2_unit = *reinterpret_cast<const float4*>(&units[1][16 * group + 4 * t]);
-    const CachedUnits of[4] = {{key_unit.x, log2_unit.x, 0.0f},
-                               {key_unit.y, log2_unit.y, 0.0f},
-                               {key_unit.z, log2_unit.z, 0.0f},
-                               {key_unit.w, log2_unit.w, 0.0f}};
+    const FourUnits four(units, 16 * group + 4 * t);
 #pragma unroll
     for (int y = 0; y < 4; ++y) {
       const int n = 2 * group + y / 2;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int i = 2 * h + y % 2;
-        score[n][i] = integer_score(256 * high[n][i] + middle[n][i], of[y], lane_queries.factor[h]);
+        score[n][i] =
+            integer_score(256 * high[n][i] + middle[n][i], four.of[y], lane_queries.factor[h]);
       }
     }
   }
@@ -182,13 +178,7 @@ __device__ __forceinline__ void attend(const CodedRows& args, int kv_head, int f
 #pragma unroll 1
   for (int row = first / args.group(); row < end_row; row = segment.end) {
     segment = next_segment(args.places, row, end_row);
-    const int last[2] = {queries.last(args, segment, 0), queries.last(args, segment, 1)};
-    int nearest = min(last[0], last[1]);
-    int farthest = max(last[0], last[1]);
-    for (int width = 16; width >= 4; width /= 2) {
-      nearest = min(nearest, __shfl_xor_sync(kAllLanes, nearest, width));
-      farthest = max(farthest, __shfl_xor_sync(kAllLanes, farthest, width));
-    }
+    const WarpReach reach(args, queries, segment);
     typename P::Stream stream{args.kv,
                               tiles,
                               slots,
@@ -203,7 +193,7 @@ __device__ __forceinline__ void attend(const CodedRows& args, int kv_head, int f
     if (slots == 4) stream.fill_values(0);
 #pragma unroll 1
     for (int c = 0; c < stream.end; ++c) {
-      const bool reaches = c * kIntegerChunk <= farthest;
+      const bool reaches = c * kIntegerChunk <= reach.farthest;
       float score[kChunkTiles][kKeyTiles][4];
       stream.wait(c, 0);
 #pragma unroll
@@ -212,7 +202,8 @@ __device__ __forceinline__ void attend(const CodedRows& args, int kv_head, int f
         if (reaches && stream.has_tile(c, tile)) {
           score_tile<P>(memory, stream.tile(c, tile), stream.units_of(c)[tile], queries, slabs,
                         score[tile]);
-          if (position + kAttentionChunk - 1 > nearest) mask_tile(score[tile], position, last);
+          if (position + kAttentionChunk - 1 > reach.nearest)
+            mask_tile(score[tile], position, reach.last);
         } else {
 #pragma unroll
           for (int n = 0; n < kKeyTiles; ++n) {

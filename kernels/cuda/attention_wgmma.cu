@@ -158,19 +158,13 @@ __device__ __forceinline__ void score_sums(int (&sum)[kScores],
   const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int group = 0; group < kWeightGroups; ++group) {
-    const float* of = &units[group / 4][0][16 * (group % 4) + 4 * t];
-    const float4 key_unit = *reinterpret_cast<const float4*>(of);
-    const float4 log2_unit = *reinterpret_cast<const float4*>(of + kAttentionChunk);
-    const CachedUnits unit[4] = {{key_unit.x, log2_unit.x, 0.0f},
-                                 {key_unit.y, log2_unit.y, 0.0f},
-                                 {key_unit.z, log2_unit.z, 0.0f},
-                                 {key_unit.w, log2_unit.w, 0.0f}};
+    const FourUnits four(units[group / 4], 16 * (group % 4) + 4 * t);
 #pragma unroll
     for (int y = 0; y < 4; ++y) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         int& at = sum[8 * group + y / 2 * 4 + 2 * h + y % 2];
-        at = __float_as_int(integer_score(at, unit[y], factor[h]));
+        at = __float_as_int(integer_score(at, four.of[y], factor[h]));
       }
     }
   }
@@ -312,16 +306,11 @@ __device__ __forceinline__ void attend(const CodedRows& args, int kv_head, int f
 #pragma unroll 1
   for (int row = first_row; row < end_row; row = segment.end) {
     segment = next_segment(args.places, row, end_row);
-    const int last[2] = {queries.last(args, segment, 0), queries.last(args, segment, 1)};
-    int nearest = min(last[0], last[1]);
-    int farthest = max(last[0], last[1]);
-    for (int width = 16; width >= 4; width /= 2) {
-      nearest = min(nearest, __shfl_xor_sync(kAllLanes, nearest, width));
-      farthest = max(farthest, __shfl_xor_sync(kAllLanes, farthest, width));
-    }
+    const WarpReach reach(args, queries, segment);
     // The products are the whole warpgroup's.
-    if (threadIdx.x % 32 == 0) shared.farthest[group][warp] = farthest;
+    if (threadIdx.x % 32 == 0) shared.farthest[group][warp] = reach.farthest;
     barrier_sync(1 + group, kGroupThreads);
+    int farthest = reach.farthest;
 #pragma unroll
     for (int i = 0; i < 4; ++i) farthest = max(farthest, shared.farthest[group][i]);
     barrier_sync(1 + group, kGroupThreads);
@@ -337,7 +326,7 @@ __device__ __forceinline__ void attend(const CodedRows& args, int kv_head, int f
         continue;
       }
       attend_chunk<W>(queries_at, memory, stage, count.parity(), queries.factor, c * kIntegerChunk,
-                      c * kIntegerChunk + kIntegerChunk - 1 > nearest, last, state, o);
+                      c * kIntegerChunk + kIntegerChunk - 1 > reach.nearest, reach.last, state, o);
     }
   }
   write_queries(args, kv_head, queries, state, o);

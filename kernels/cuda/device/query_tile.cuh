@@ -89,6 +89,38 @@ struct LaneQueries {
   }
 };
 
+// The last positions that a warp's queries attend to in a segment: a lane's two, the nearest and
+// the farthest of all.
+struct WarpReach {
+  int last[2];
+  int nearest, farthest;
+
+  __device__ __forceinline__ WarpReach(const CodedRows& args, const LaneQueries& queries,
+                                       const RowSegment& segment)
+      : last{queries.last(args, segment, 0), queries.last(args, segment, 1)},
+        nearest(min(last[0], last[1])),
+        farthest(max(last[0], last[1])) {
+    for (int width = 16; width >= 4; width /= 2) {
+      nearest = min(nearest, __shfl_xor_sync(kAllLanes, nearest, width));
+      farthest = max(farthest, __shfl_xor_sync(kAllLanes, farthest, width));
+    }
+  }
+};
+
+// What scores need of the units of positions first .. first + 3 of a tile.
+struct FourUnits {
+  CachedUnits of[4];
+
+  __device__ __forceinline__ FourUnits(const float (&units)[3][kAttentionChunk], int first) {
+    const float4 key = *reinterpret_cast<const float4*>(&units[0][first]);
+    const float4 log2 = *reinterpret_cast<const float4*>(&units[1][first]);
+    of[0] = {key.x, log2.x, 0.0f};
+    of[1] = {key.y, log2.y, 0.0f};
+    of[2] = {key.z, log2.z, 0.0f};
+    of[3] = {key.w, log2.w, 0.0f};
+  }
+};
+
 // The state of a lane's two queries over the chunks so far.
 struct QueryState {
   float max[2] = {-INFINITY, -INFINITY};
