@@ -56,8 +56,8 @@ EDGELLM_HOST_DEVICE inline float canonical_exp(float x) {
   return x > 88.72f ? bits_to_float(0x7f800000u) : x < -87.3f ? 0.0f : e * scale1 * scale2;
 }
 
-// float32 to IEEE half precision as the KV cache stores it: clamped to +-65504, round to nearest
-// even, subnormals kept. NaN becomes a NaN.
+// float32 to IEEE half precision: clamped to +-65504, round to nearest even, subnormals kept. NaN
+// becomes a NaN.
 EDGELLM_HOST_DEVICE inline uint16_t to_half(float value) {
   const uint32_t bits = float_to_bits(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;

@@ -102,9 +102,8 @@ Json golden_json(const ModelFile& model) {
 
 // What a run with the full context takes on a GPU; needs none. Empty in a build without CUDA.
 std::optional<MemoryPlan> gpu_memory(const ModelFile& model) {
-  EngineOptions engine = engine_options({}, model.config());
-  engine.max_rows = std::min(kGpuPrefillChunk, engine.context);
-  const MemoryPlan plan = plan_cuda_memory(model, engine);
+  const MemoryPlan plan =
+      plan_cuda_memory(model, engine_options({}, model.config(), /*on_gpu=*/true));
   return plan.total() == 0 ? std::nullopt : std::optional(plan);
 }
 

@@ -25,7 +25,7 @@ std::optional<Tokenizer> load_tokenizer(const ModelFile& model) {
   return tokenizer;
 }
 
-EngineOptions engine_options(const SessionOptions& options, const ModelConfig& config,
+EngineOptions engine_options(const SessionOptions& options, const ModelConfig& config, bool on_gpu,
                              int context) {
   if (options.context > config.max_context) {
     throw Error(ExitCode::kUsage, "-c " + std::to_string(options.context) +
@@ -37,6 +37,9 @@ EngineOptions engine_options(const SessionOptions& options, const ModelConfig& c
   if (engine.context == 0) engine.context = config.max_context;
   engine.kv_type = kv_type_of(options.kv_type);
   engine.threads = options.threads != 0 ? options.threads : cpu::usable_cores();
+  if (on_gpu) engine.max_rows = kGpuPrefillChunk;
+  if (options.prefill_chunk != 0) engine.max_rows = options.prefill_chunk;
+  engine.max_rows = std::min(engine.max_rows, engine.context);
   engine.use_graph = !options.no_graph;
   engine.full_head = options.full_head;
   return engine;
@@ -74,13 +77,9 @@ const Tokenizer* Session::tokenizer() {
 }
 
 EngineOptions Session::engine_options(int context) const {
-  EngineOptions engine = edgellm::engine_options(options_, config(), context);
-  if (device_.gpu) {
-    engine.gpu = *device_.gpu;
-    engine.max_rows = kGpuPrefillChunk;
-  }
-  if (options_.prefill_chunk != 0) engine.max_rows = options_.prefill_chunk;
-  engine.max_rows = std::min(engine.max_rows, engine.context);
+  EngineOptions engine =
+      edgellm::engine_options(options_, config(), device_.gpu.has_value(), context);
+  if (device_.gpu) engine.gpu = *device_.gpu;
   return engine;
 }
 

@@ -42,10 +42,10 @@ ModelFile open_model(const std::string& name);
 // Empty where the file holds none.
 std::optional<Tokenizer> load_tokenizer(const ModelFile& model);
 
-// What a back end for `config` is made from, but for the device and the rows of a pass. `context`
+// What a back end for `config` on a GPU or a CPU is made from. `context`
 // overrides the options where it is not 0: for commands that know how many positions they need.
 // Throws Error (kUsage) where the options ask for more positions than the model was made for.
-EngineOptions engine_options(const SessionOptions& options, const ModelConfig& config,
+EngineOptions engine_options(const SessionOptions& options, const ModelConfig& config, bool on_gpu,
                              int context = 0);
 
 // Whom a session tells what it does.

@@ -1,7 +1,6 @@
 // Attention: the append to the cache, and how the work is shared out. The inner loops are in
 // simd.inc and integer.inc.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -10,20 +9,11 @@
 #include "kernels/cpu/carver.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/primitives.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/integer_attention.h"
 
 namespace edgellm::cpu {
 namespace {
-
-size_t at(int row, int width, int column = 0) {
-  return static_cast<size_t>(row) * static_cast<size_t>(width) + static_cast<size_t>(column);
-}
-
-void set_fault(const AttentionArgs& args) {
-  int32_t none = 0;
-  std::atomic_ref<int32_t>(*args.fault)
-      .compare_exchange_strong(none, args.layer + 1, std::memory_order_relaxed);
-}
 
 // Items that even out what the machine does besides.
 constexpr int kItemsPerThread = 4;
@@ -207,7 +197,7 @@ void code_row(const AttentionArgs& args, const Primitives& isa, const CodedPass&
     const size_t from = at(row, kv.kv_heads * head_dim, kv_head * head_dim);
     if (!append_codes(kv, isa, args.places.sequence[row], position, kv_head, args.k + from,
                       args.v + from)) {
-      set_fault(args);
+      set_fault(args.fault, args.layer + 1);
     }
   }
   alignas(64) float turned[kMaxIntegerHeadDim];

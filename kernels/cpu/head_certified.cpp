@@ -7,14 +7,13 @@
 #include "kernels/cpu/carver.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/primitives.h"
+#include "kernels/cpu/rows.h"
 
 namespace edgellm::cpu {
 namespace {
 
 // Rows of the head that an item of work has: as in the full head.
 constexpr int kRowsPerItem = 64;
-
-size_t at(int row, int width) { return static_cast<size_t>(row) * static_cast<size_t>(width); }
 
 CertifiedRow certify_row(const Primitives& isa, const DenseMatrix& w, int i, int8_t* codes,
                          size_t pitch) {

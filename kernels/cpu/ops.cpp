@@ -1,25 +1,16 @@
 // The ops but attention: how the work is shared out. The inner loops are in simd.inc and the files
 // that include it.
 #include <algorithm>
-#include <atomic>
 
 #include "kernels/canonical.h"
 #include "kernels/cpu/carver.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/rope.h"
+#include "kernels/cpu/rows.h"
 
 namespace edgellm::cpu {
 namespace {
-
-size_t at(int row, int width, int column = 0) {
-  return static_cast<size_t>(row) * static_cast<size_t>(width) + static_cast<size_t>(column);
-}
-
-void set_fault(int32_t* fault, int value) {
-  int32_t none = 0;
-  std::atomic_ref<int32_t>(*fault).compare_exchange_strong(none, value, std::memory_order_relaxed);
-}
 
 QuantisedRows take_quantised(Carver& carver, const Primitives& isa, int rows, int cols) {
   QuantisedRows out;

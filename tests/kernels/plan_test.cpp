@@ -16,9 +16,8 @@ namespace {
 
 using namespace edgellm::cuda;
 
-// What the kernels declare statically is never more than 8 KiB.
 constexpr DeviceTraits device_of(int multiprocessors, size_t shared_bytes, bool is_hopper) {
-  return {multiprocessors, shared_bytes - 8192, /*has_wgmma=*/is_hopper,
+  return {multiprocessors, shared_bytes - kMostStaticShared, /*has_wgmma=*/is_hopper,
           /*has_clusters=*/is_hopper};
 }
 struct NamedDevice {

@@ -47,7 +47,7 @@ inline size_t max_dynamic_shared() {
     cuda_check(cudaGetDevice(&device), "cudaGetDevice");
     cuda_check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                "cudaDeviceGetAttribute");
-    return static_cast<size_t>(limit) - 8192;
+    return static_cast<size_t>(limit) - kMostStaticShared;
   }();
   return bytes;
 }

@@ -57,8 +57,8 @@ DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& 
   plan.launch.shared_bytes = tile_bytes(size.type, size.head_dim, plan.slots) + other(plan.round);
   plan.launch.threads = kDecodeBlockThreads;
   // As many blocks as there is room for at once, a chunk each at most.
-  const int room =
-      static_cast<int>((device.max_dynamic_shared + 8192) / (plan.launch.shared_bytes + 1024));
+  const int room = static_cast<int>((device.max_dynamic_shared + kMostStaticShared) /
+                                    (plan.launch.shared_bytes + kReservedShared));
   const int per_sm = std::clamp(room, 1, plan.slabs <= 4 ? 3 : 1);
   int workers = 1;
   if (rows <= size.states_rows) {

@@ -16,6 +16,10 @@ struct DeviceTraits {
   bool has_clusters = false;      // of kClusterBlocks blocks with that much shared memory each
 };
 
+// What kernels declare statically, at most; and what an SM takes of its memory for every block.
+inline constexpr size_t kMostStaticShared = 8192;
+inline constexpr size_t kReservedShared = 1024;
+
 // Decode steps of up to this many rows are captured for each number of rows.
 inline constexpr int kMaxInlineRows = 8;
 
