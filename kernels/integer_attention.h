@@ -23,11 +23,6 @@ EDGELLM_HOST_DEVICE constexpr float max_code(KvType type) {
 
 // A head is turned in blocks of this many dimensions: the largest power of two that divides it.
 EDGELLM_HOST_DEVICE constexpr int turn_block(int head_dim) { return head_dim & -head_dim; }
-EDGELLM_HOST_DEVICE constexpr int log2_block(int head_dim) {
-  int bits = 0;
-  while ((head_dim >> bits & 1) == 0) ++bits;
-  return bits;
-}
 
 // The Walsh-Hadamard butterfly of every block of `row` [head_dim], in place and not normalised: a
 // second turn gives turn_block() times the row.
@@ -55,39 +50,36 @@ EDGELLM_HOST_DEVICE inline Digits digits_of(int code) {
   return {high, code - 256 * high};
 }
 
-// How a turned row of a query or a key becomes codes: code = rint(value * per_unit), value about
-// code * unit. A row whose largest magnitude is not finite has codes 0.
-struct RowUnit {
+// How a turned row becomes codes: code = rint(value * per_unit). A row whose largest magnitude is
+// not finite has codes 0.
+struct CodeUnit {
   float per_unit;
-  float unit;
+  float unit;  // value about code * unit; of a row of values the logarithm of the unit
 };
-EDGELLM_HOST_DEVICE inline RowUnit row_unit(float amax, float max_code) {
-  const float largest = fmaxf(amax, 1e-30f);
-  return {max_code / largest, largest / max_code};
-}
 
-// The same for a row of values. The unit is a power of 2^(1/8), so that its logarithm is exact and
-// can be added to a score: weights are then those of the codes.
-struct ValueUnit {
-  float log2_unit;
-  float per_unit;  // 1 / unit, rounded
-};
-EDGELLM_HOST_DEVICE inline ValueUnit value_unit(float amax, float max_code) {
+// Of a query or a key, or of a value (`is_value`). The unit of a value is a power of 2^(1/8), so
+// that its logarithm is exact and can be added to a score: weights are then those of the codes.
+EDGELLM_HOST_DEVICE inline CodeUnit code_unit(float amax, float max_code, bool is_value) {
   constexpr float kEighths[8] = {1.0f,          1.0905077457f, 1.1892070770f, 1.2968395948f,
                                  1.4142135382f, 1.5422108173f, 1.6817928553f, 1.8340080976f};
-  const float needed = fmaxf(amax / max_code, 9.094947017729282e-13f);  // 2^-40
+  const float largest = fmaxf(amax, 1e-30f);
+  const float unit = largest / max_code;
+  const float needed = fmaxf(unit, 9.094947017729282e-13f);  // 2^-40
   const uint32_t bits = float_to_bits(needed);
   const int exponent = static_cast<int>(bits >> 23) - 127;
   const float mantissa = bits_to_float((bits & 0x7fffffu) | 0x3f800000u);
   int eighth = 8;
-  float unit = 2.0f;
+  float power = 2.0f;
   for (int i = 7; i >= 0; --i) {  // unrolled by the compiler: no table in a GPU's local memory
     if (kEighths[i] < mantissa) break;
     eighth = i;
-    unit = kEighths[i];
+    power = kEighths[i];
   }
-  unit *= bits_to_float(static_cast<uint32_t>(exponent + 127) << 23);
-  return {static_cast<float>(exponent) + 0.125f * static_cast<float>(eighth), 1.0f / unit};
+  power *= bits_to_float(static_cast<uint32_t>(exponent + 127) << 23);
+  // One division for both: a GPU's code is short.
+  const float per_unit = (is_value ? 1.0f : max_code) / (is_value ? power : largest);
+  return {per_unit,
+          is_value ? static_cast<float>(exponent) + 0.125f * static_cast<float>(eighth) : unit};
 }
 
 // What the cache keeps of a key and a value beside their codes.
@@ -152,9 +144,8 @@ EDGELLM_HOST_DEVICE inline float power_of_two(float n) {
 EDGELLM_HOST_DEVICE inline float output_factor(float weight_sum, int head_dim, KvType type) {
   constexpr float kI16Unit = 256.0f / 65535.0f;
   constexpr float kI8Unit = 1.0f / 65535.0f;
-  // Divided by a power of two, which is exact.
-  const float turned_twice = bits_to_float(static_cast<uint32_t>(127 - log2_block(head_dim)) << 23);
-  return (type == KvType::kI16 ? kI16Unit : kI8Unit) * turned_twice / weight_sum;
+  return (type == KvType::kI16 ? kI16Unit : kI8Unit) /
+         (weight_sum * static_cast<float>(turn_block(head_dim)));
 }
 
 }  // namespace edgellm

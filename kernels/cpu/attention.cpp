@@ -64,12 +64,11 @@ struct RowDigits {
   int8_t low[kMaxIntegerHeadDim];
   bool finite;
 
-  template <class UnitOf>
-  auto code(const Primitives& isa, const KvCache& kv, const float* row, UnitOf unit_of) {
+  CodeUnit code(const Primitives& isa, const KvCache& kv, const float* row, bool is_value) {
     const float amax = isa.turn_row(row, kv.head_dim, kv.tile_dims(), turned);
     finite = std::isfinite(amax);
     if (!finite) std::fill_n(turned, kv.tile_dims(), 0.0f);
-    const auto unit = unit_of(finite ? amax : 0.0f, max_code(kv.type));
+    const CodeUnit unit = code_unit(finite ? amax : 0.0f, max_code(kv.type), is_value);
     isa.code_digits(turned, kv.tile_dims(), unit.per_unit, high, low);
     return unit;
   }
@@ -103,19 +102,19 @@ bool append_codes(const KvCache& kv, const Primitives& isa, int sequence, int po
   RowDigits row;
 
   // A code of one digit is the low digit of what code_digits() makes.
-  const RowUnit key_unit = row.code(isa, kv, key, row_unit);
+  const CodeUnit key_unit = row.code(isa, kv, key, false);
   uint8_t* keys = static_cast<uint8_t*>(kv.k) + tile * static_cast<size_t>(digits);
   if (digits == 2) store_key(row.high, kv.head_dim, position, keys);
   store_key(row.low, kv.head_dim, position, keys + (digits == 2 ? plane : 0));
   units[0] = key_unit.unit;
   const bool key_finite = row.finite;
 
-  const ValueUnit value_units = row.code(isa, kv, value, value_unit);
+  const CodeUnit value_unit = row.code(isa, kv, value, true);
   int8_t* values = static_cast<int8_t*>(kv.v) + tile * static_cast<size_t>(digits);
   if (digits == 2) store_value(row.high, kv.head_dim, kv.tile_dims(), position, values);
   store_value(row.low, kv.head_dim, kv.tile_dims(), position, values + (digits == 2 ? plane : 0));
-  units[kAttentionChunk] = value_units.log2_unit;
-  units[2 * kAttentionChunk] = value_units.per_unit;
+  units[kAttentionChunk] = value_unit.unit;
+  units[2 * kAttentionChunk] = value_unit.per_unit;
   return key_finite && row.finite;
 }
 
@@ -208,7 +207,7 @@ void code_row(const AttentionArgs& args, const Primitives& isa, const CodedPass&
     // The unit of a row that is not finite is NaN, and so is its result.
     const bool finite = std::isfinite(amax);
     if (!finite) std::fill_n(turned, kv.tile_dims(), 0.0f);
-    const RowUnit unit = row_unit(finite ? amax : 0.0f, kMaxQueryCode);
+    const CodeUnit unit = code_unit(finite ? amax : 0.0f, kMaxQueryCode, false);
     isa.code_query(turned, kv.tile_dims(), unit.per_unit,
                    pass.codes + at(query, 1) * query_bytes(kv.tile_dims()));
     pass.factors[query] = score_factor(finite ? unit.unit : std::numeric_limits<float>::quiet_NaN(),

@@ -33,17 +33,18 @@ __device__ __forceinline__ void code_query(const AttentionArgs& args, const Code
   const int lane = static_cast<int>(threadIdx.x) % 32;
   WarpRow<kSlabs> row;
   load_row(row, args.q, row_index, args.heads, head, args.kv.head_dim);
-  const CodedQuery<kSlabs> coded(row, args.kv.head_dim, scale, args.kv.type);
+  const CodedRow<kSlabs> coded(row, RowKind::kQuery, args.kv.head_dim, args.kv.type);
   const size_t query =
       static_cast<size_t>(row_index) * static_cast<size_t>(args.heads) + static_cast<size_t>(head);
-  int8_t* codes = out.codes + query * static_cast<size_t>(query_code_bytes(32 * slabs));
+  auto* codes = reinterpret_cast<uint8_t*>(out.codes) +
+                query * static_cast<size_t>(query_code_bytes(32 * slabs));
 #pragma unroll
   for (int j = 0; j < kSlabs; ++j) {
     if (j >= slabs) break;
-    codes[64 * j + lane] = coded.high[j];
-    codes[64 * j + 32 + lane] = coded.low[j];
+    codes[64 * j + lane] = digit_byte<2>(coded.code[j], 0);
+    codes[64 * j + 32 + lane] = digit_byte<2>(coded.code[j], 1);
   }
-  if (lane == 0) out.factors[query] = coded.factor;
+  if (lane == 0) out.factors[query] = coded.factor(scale, args.kv.type);
 }
 
 template <int kSlabs, int kDigits>
@@ -53,7 +54,7 @@ __device__ __forceinline__ void append_key(const AttentionArgs& args, int row_in
   const int lane = static_cast<int>(threadIdx.x) % 32;
   WarpRow<kSlabs> row;
   load_row(row, args.k, row_index, kv.kv_heads, kv_head, kv.head_dim);
-  const CodedRow<kSlabs> coded(row, false, kv.head_dim, kv.type);
+  const CodedRow<kSlabs> coded(row, RowKind::kKey, kv.head_dim, kv.type);
   const int position = args.places.position[row_index];
   const size_t number = kv.tile_number(args.places.sequence[row_index], position, kv_head);
   uint8_t* keys = static_cast<uint8_t*>(kv.k) + number * kv.tile_elements() * kDigits;
@@ -67,7 +68,7 @@ __device__ __forceinline__ void append_key(const AttentionArgs& args, int row_in
     }
   }
   if (lane != 0) return;
-  kv.units_of(number)[position % kAttentionChunk] = coded.units[0];
+  kv.units_of(number)[position % kAttentionChunk] = coded.unit.unit;
   if (!coded.finite) set_fault(args.fault, args.layer + 1);
 }
 
@@ -86,7 +87,7 @@ __device__ __forceinline__ void append_values(const AttentionArgs& args, const C
     const int row_index = item.first + r;
     WarpRow<kSlabs> row;
     load_row(row, args.v, row_index, kv.kv_heads, item.head, kv.head_dim);
-    const CodedRow<kSlabs> coded(row, true, kv.head_dim, kv.type);
+    const CodedRow<kSlabs> coded(row, RowKind::kValue, kv.head_dim, kv.type);
 #pragma unroll
     for (int j = 0; j < kSlabs; ++j) {
       codes.code[r][lane + 32 * j] = static_cast<int16_t>(coded.code[j]);
@@ -96,8 +97,8 @@ __device__ __forceinline__ void append_values(const AttentionArgs& args, const C
     float* units =
         kv.units_of(kv.tile_number(args.places.sequence[row_index], position, item.head)) +
         position % kAttentionChunk;
-    units[kAttentionChunk] = coded.units[0];
-    units[2 * kAttentionChunk] = coded.units[1];
+    units[kAttentionChunk] = coded.unit.unit;
+    units[2 * kAttentionChunk] = coded.unit.per_unit;
     if (!coded.finite) set_fault(args.fault, args.layer + 1);
   }
   // The positions of a whole word, in their order?

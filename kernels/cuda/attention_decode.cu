@@ -58,11 +58,12 @@ struct Decode {
   static constexpr int kDigits = kDigits_;
   static constexpr int kColumns = kColumns_;
   static constexpr int kRound = kRound_;
-  using Stream = ChunkStream<kDigits, 2 * kRound>;
   static constexpr int kDims = 32 * kSlabs;
   // Heads of up to 128 dimensions have an instance for each number of slabs.
   static constexpr bool kExact = kSlabs <= 4;
+  using Stream = ChunkStream<kDigits, 2 * kRound, kExact ? kDims : 0>;
   static constexpr int kHeads = 4 * kColumns;
+  static_assert(kRound * kHeads <= kDecodeWarps, "a warp weighs the chunk of one head");
   static constexpr int kQueryPitch = kDims + 16;          // bytes: rows in other banks
   static constexpr int kScoreFloats = kIntegerChunk + 4;  // of a chunk
   static constexpr int kRowFloats = kDims > kRound* kScoreFloats ? kDims : kRound* kScoreFloats;
@@ -79,7 +80,7 @@ struct Decode {
     float2 state[kRound][kHeads];    // of chunks: maximum, sum of the weights
     float sum[kHeads];               // of all weights
     int ticket;
-    alignas(8) uint64_t arrived[TileSlots::kMost];
+    alignas(8) uint64_t arrived[TileBarriers::kMost];
   };
 };
 
@@ -93,82 +94,87 @@ struct DecodeItem {
   int workers, begin, end;
 };
 
-// The scores of chunk c, number u of its round, into shared.rows: warp w has 16 positions.
+// The scores of the chunks from c on, those of a round, into shared.rows: warp w has 16 positions
+// of each. A chunk or tile that does not exist is whatever lies there: none of its positions is
+// reached.
 template <class D>
-__device__ __forceinline__ void score_chunk(const typename D::Stream& stream,
+__device__ __forceinline__ void score_round(const typename D::Stream& stream,
                                             const DecodeItem& item, typename D::Shared& shared,
-                                            int c, int u, int slabs) {
+                                            int c, int slabs) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
   const int t = lane % 4;
   const int tile = warp / 4;
   const int first_row = warp % 4 * 16;
-  int high[D::kColumns][4] = {};  // upper digits of the keys with both digits of the queries
-  int low[D::kColumns][4] = {};
-  {
-    // A tile that does not exist is whatever lies there: none of its positions is reached.
-    const uint8_t* keys = stream.tile(c, tile);
-    const int at =
-        (first_row + lane % 16) * slab_row_bytes(D::kDigits) + lane / 16 * 16;  // of ldmatrix
+  // Upper and lower digits of the keys, each with both digits of the queries.
+  int sums[D::kRound][D::kDigits][D::kColumns][4] = {};
+  const int row = (first_row + lane % 16) * slab_row_bytes(D::kDigits) + lane / 16 * 16;
 #pragma unroll
-    for (int s = 0; s < D::kSlabs; ++s) {
-      if (!D::kExact && s >= slabs) break;
-      const uint8_t* slab = keys + s * key_slab_bytes(D::kDigits);
-      uint32_t a[4];
-      uint32_t b[D::kColumns][2];
+  for (int s = 0; s < D::kSlabs; ++s) {
+    if (!D::kExact && s >= slabs) break;
+    uint32_t a[D::kRound][D::kDigits][4];
 #pragma unroll
-      for (int n = 0; n < D::kColumns; ++n) {
-        const uint8_t* q = shared.q[8 * n + g] + 32 * s + 4 * t;
-        b[n][0] = *reinterpret_cast<const uint32_t*>(q);
-        b[n][1] = *reinterpret_cast<const uint32_t*>(q + 16);
+    for (int u = 0; u < D::kRound; ++u) {
+#pragma unroll
+      for (int digit = 0; digit < D::kDigits; ++digit) {
+        load_matrices(a[u][digit], stream.tile(u, tile) + s * key_slab_bytes(D::kDigits) +
+                                       swizzled(row + digit * kSlabDims, D::kDigits));
       }
-      load_matrices(a, slab + swizzled(at, D::kDigits));
+    }
 #pragma unroll
-      for (int n = 0; n < D::kColumns; ++n) {
-        multiply_tile<int8_t, int8_t>(high[n], a, b[n][0], b[n][1]);
-      }
-      if constexpr (D::kDigits == 2) {
-        load_matrices(a, slab + swizzled(at + kSlabDims, D::kDigits));
+    for (int n = 0; n < D::kColumns; ++n) {
+      const uint8_t* q = shared.q[8 * n + g] + 32 * s + 4 * t;
+      const uint32_t b0 = *reinterpret_cast<const uint32_t*>(q);
+      const uint32_t b1 = *reinterpret_cast<const uint32_t*>(q + 16);
 #pragma unroll
-        for (int n = 0; n < D::kColumns; ++n) {
-          multiply_tile<int8_t, int8_t>(low[n], a, b[n][0], b[n][1]);
+      for (int u = 0; u < D::kRound; ++u) {
+#pragma unroll
+        for (int digit = 0; digit < D::kDigits; ++digit) {
+          multiply_tile<int8_t, int8_t>(sums[u][digit][n], a[u][digit], b0, b1);
         }
       }
     }
   }
   // Columns 2 t and 2 t + 1: the digits of head t.
-  const float(&units)[3][kAttentionChunk] = stream.units_of(c)[tile];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int in_tile = key_position(first_row + g + 8 * i);
-    const int in_chunk = tile * kAttentionChunk + in_tile;
-    const bool reached = (item.begin + c) * kIntegerChunk + in_chunk <= item.position;
+  for (int u = 0; u < D::kRound; ++u) {
+    const float(&units)[3][kAttentionChunk] = stream.units_of(c + u)[tile];
+    const int first = (item.begin + c + u) * kIntegerChunk + tile * kAttentionChunk;
 #pragma unroll
-    for (int n = 0; n < D::kColumns; ++n) {
-      const int head = 4 * n + t;
-      const int sum = 256 * high[n][2 * i] + high[n][2 * i + 1] + low[n][2 * i];
+    for (int i = 0; i < 2; ++i) {
+      const int in_tile = key_position(first_row + g + 8 * i);
       const CachedUnits of{units[0][in_tile], units[1][in_tile], 0.0f};
-      shared.rows[head][u * D::kScoreFloats + in_chunk] =
-          reached ? integer_score(sum, of, shared.factor[head]) : -INFINITY;
+#pragma unroll
+      for (int n = 0; n < D::kColumns; ++n) {
+        const int head = 4 * n + t;
+        int sum = 256 * sums[u][0][n][2 * i] + sums[u][0][n][2 * i + 1];
+        if (D::kDigits == 2) sum += sums[u][D::kDigits - 1][n][2 * i];
+        shared.rows[head][u * D::kScoreFloats + tile * kAttentionChunk + in_tile] =
+            first + in_tile <= item.position ? integer_score(sum, of, shared.factor[head])
+                                             : -INFINITY;
+      }
     }
   }
 }
 
-// The weights of chunk c, number u of its round, for one head, by a warp: codes into shared.p;
-// returns their maximum and sum. `count`: positions up to the row's own.
+// The weights of chunk u of a round for one head, by a warp: codes into shared.p; returns their
+// maximum and sum. `count`: positions up to the row's own.
 template <class D>
-__device__ __forceinline__ float2 weigh_chunk(const typename D::Stream& stream,
-                                              typename D::Shared& shared, int c, int u, int head,
+__device__ __forceinline__ float2 weigh_chunk(const typename D::Stream::Units& units,
+                                              typename D::Shared& shared, int u, int head,
                                               int count) {
   constexpr int kEach = kIntegerChunk / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float score[kEach];
+  float per_unit[kEach];
   float max = -INFINITY;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    score[i] = shared.rows[head][u * D::kScoreFloats + lane + 32 * i];
+    const int j = lane + 32 * i;
+    score[i] = shared.rows[head][u * D::kScoreFloats + j];
     max = fmaxf(max, score[i]);
+    per_unit[i] = j < count ? units[i * 32 / kAttentionChunk][2][j % kAttentionChunk] : 0.0f;
   }
   max = ceilf(max_warp(max));
   // Partial sum j mod 16 takes positions in rising order, which lie with lanes j and j + 16 in
@@ -181,170 +187,210 @@ __device__ __forceinline__ float2 weigh_chunk(const typename D::Stream& stream,
     const uint32_t code = weight_code(weight);
     shared.p[u][2 * head][j] = static_cast<uint8_t>(code >> 8);
     shared.p[u][2 * head + 1][j] = static_cast<uint8_t>(code);
-    const float per_unit =
-        j < count ? stream.units_of(c)[j / kAttentionChunk][2][j % kAttentionChunk] : 0.0f;
     const float other = __shfl_xor_sync(kAllLanes, weight, 16);
-    const float other_unit = __shfl_xor_sync(kAllLanes, per_unit, 16);
+    const float other_unit = __shfl_xor_sync(kAllLanes, per_unit[i], 16);
     const bool is_first = lane < 16;
-    sum = fmaf(is_first ? weight : other, is_first ? per_unit : other_unit, sum);
-    sum = fmaf(is_first ? other : weight, is_first ? other_unit : per_unit, sum);
+    sum = fmaf(is_first ? weight : other, is_first ? per_unit[i] : other_unit, sum);
+    sum = fmaf(is_first ? other : weight, is_first ? other_unit : per_unit[i], sum);
   }
+#pragma unroll
   for (int width = kWeightPartials / 2; width >= 1; width /= 2) {
     sum += __shfl_xor_sync(kAllLanes, sum, width);
   }
   return make_float2(max, sum);
 }
 
-// Calls add(tile, n, sums of rows g and g + 8) with the exact sums of a chunk.
-template <class D, class Add>
-__device__ __forceinline__ void weigh_values(const typename D::Stream& stream,
-                                             const typename D::Shared& shared, int c, int u,
-                                             int slabs, const Add& add) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int g = lane / 4;
-  const int t = lane % 4;
-  const int dims = 32 * slabs;
+// The sums of values of a round's chunks: of rows g and g + 8 of the warp's tiles of 16 dimensions,
+// for head 4 n + t.
+template <class D>
+struct ValueSums {
+  float of[D::kRound][D::kDimTiles][D::kColumns][2];
+
+  __device__ __forceinline__ ValueSums(const typename D::Stream& stream,
+                                       const typename D::Shared& shared, int slabs) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int g = lane / 4;
+    const int t = lane % 4;
+    const int slab_bytes = 32 * slabs * slab_row_bytes(D::kDigits);
 #pragma unroll
-  for (int i = 0; i < D::kDimTiles; ++i) {
-    const int tile_of_dims = warp + kDecodeWarps * i;
-    if (tile_of_dims >= 2 * slabs) break;  // of the warp
-    int high[D::kColumns][4] = {};
-    int low[D::kColumns][4] = {};
-    const int at = (16 * tile_of_dims + lane % 16) * slab_row_bytes(D::kDigits) + lane / 16 * 16;
+    for (int i = 0; i < D::kDimTiles; ++i) {
+      const int tile_of_dims = warp + kDecodeWarps * i;
+      if (tile_of_dims >= 2 * slabs) break;  // of the warp
+      const int row = (16 * tile_of_dims + lane % 16) * slab_row_bytes(D::kDigits) + lane / 16 * 16;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+      for (int u = 0; u < D::kRound; ++u) {
+        int sums[D::kDigits][D::kColumns][4] = {};
 #pragma unroll
-      for (int s = 0; s < 2; ++s) {
-        const uint8_t* slab = stream.tile(c, 2 + tile) + s * dims * slab_row_bytes(D::kDigits);
-        uint32_t a[4];
-        uint32_t b[D::kColumns][2];
+        for (int tile = 0; tile < kTiles; ++tile) {
+          uint32_t a[2][D::kDigits][4];
+#pragma unroll
+          for (int s = 0; s < 2; ++s) {
+#pragma unroll
+            for (int digit = 0; digit < D::kDigits; ++digit) {
+              load_matrices(a[s][digit], stream.tile(u, 2 + tile) + s * slab_bytes +
+                                             swizzled(row + digit * kSlabDims, D::kDigits));
+            }
+          }
+#pragma unroll
+          for (int s = 0; s < 2; ++s) {
+#pragma unroll
+            for (int n = 0; n < D::kColumns; ++n) {
+              const uint8_t* p = shared.p[u][8 * n + g] + tile * kAttentionChunk + 32 * s + 4 * t;
+              const uint32_t b0 = *reinterpret_cast<const uint32_t*>(p);
+              const uint32_t b1 = *reinterpret_cast<const uint32_t*>(p + 16);
+#pragma unroll
+              for (int digit = 0; digit < D::kDigits; ++digit) {
+                multiply_tile<int8_t, uint8_t>(sums[digit][n], a[s][digit], b0, b1);
+              }
+            }
+          }
+        }
 #pragma unroll
         for (int n = 0; n < D::kColumns; ++n) {
-          const uint8_t* p = shared.p[u][8 * n + g] + tile * kAttentionChunk + 32 * s + 4 * t;
-          b[n][0] = *reinterpret_cast<const uint32_t*>(p);
-          b[n][1] = *reinterpret_cast<const uint32_t*>(p + 16);
-        }
-        load_matrices(a, slab + swizzled(at, D::kDigits));
 #pragma unroll
-        for (int n = 0; n < D::kColumns; ++n) {
-          multiply_tile<int8_t, uint8_t>(high[n], a, b[n][0], b[n][1]);
-        }
-        if constexpr (D::kDigits == 2) {
-          load_matrices(a, slab + swizzled(at + kSlabDims, D::kDigits));
-#pragma unroll
-          for (int n = 0; n < D::kColumns; ++n) {
-            multiply_tile<int8_t, uint8_t>(low[n], a, b[n][0], b[n][1]);
+          for (int h = 0; h < 2; ++h) {
+            int sum = 256 * sums[0][n][2 * h] + sums[0][n][2 * h + 1];
+            if (D::kDigits == 2) sum += sums[D::kDigits - 1][n][2 * h];
+            of[u][i][n][h] = static_cast<float>(sum);
           }
         }
       }
     }
-#pragma unroll
-    for (int n = 0; n < D::kColumns; ++n) {
-      const auto sum = [&](int row) {
-        return static_cast<float>(256 * high[n][2 * row] + high[n][2 * row + 1] + low[n][2 * row]);
-      };
-      add(i, n, sum(0), sum(1));
-    }
   }
-}
+};
 
-// Writes a row's codes into its tile of the cache and, unless `staged` is null, of shared memory.
+// A row that a warp codes: number 0 of an item is its key, 1 its value, others its queries.
+struct RowToCode {
+  RowKind kind;
+  const float* values;
+
+  __device__ __forceinline__ RowToCode(const AttentionArgs& args, const DecodeItem& item,
+                                       int number) {
+    kind = number == 0 ? RowKind::kKey : number == 1 ? RowKind::kValue : RowKind::kQuery;
+    const bool is_query = kind == RowKind::kQuery;
+    const float* rows = is_query ? args.q : kind == RowKind::kKey ? args.k : args.v;
+    const int row = is_query ? item.row * args.heads + item.first_head + number - 2
+                             : item.row * args.kv.kv_heads + item.kv_head;
+    values = rows + static_cast<size_t>(row) * static_cast<size_t>(args.kv.head_dim);
+  }
+};
+
+// Where a lane puts its bytes and its unit of the row's new key or value: into the tile of the
+// cache, and of shared memory where that was fetched before.
 template <class D>
-__device__ __forceinline__ void write_codes(const CodedRow<D::kSlabs>& coded, bool is_value,
-                                            int position, int slabs, uint8_t* cached,
-                                            uint8_t* staged) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-  for (int j = 0; j < D::kSlabs; ++j) {
-    if (!D::kExact && j >= slabs) break;
+struct AppendPlace {
+  uint8_t* cached[D::kDigits];  // of dimension `lane`; those 32 further on lie `stride` apart
+  int staged[D::kDigits];       // in the block's memory, below 0: nowhere
+  int stride;
+  float* unit;
+  float* staged_unit;  // or null
+  // Barriers of the tile and of its units.
+  uint64_t* tile_arrived;
+  uint64_t* units_arrived;
+
+  __device__ __forceinline__ AppendPlace(const KvCache& kv, const DecodeItem& item,
+                                         const typename D::Stream& stream, bool is_value,
+                                         int slabs) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const size_t number = kv.tile_number(item.sequence, item.position, item.kv_head);
+    const int c = item.end - 1 - item.begin;
+    const int tile = item.position % kIntegerChunk / kAttentionChunk;
+    uint8_t* const codes = static_cast<uint8_t*>(is_value ? kv.v : kv.k) +
+                           number * static_cast<size_t>(stream.tile_bytes());
+    const bool is_staged = c < D::kRound && (!is_value || stream.n_slots > 2);
+    const int in_memory =
+        static_cast<int>(stream.tile(c, (is_value ? 2 : 0) + tile) - stream.memory);
 #pragma unroll
     for (int digit = 0; digit < D::kDigits; ++digit) {
-      const int d = lane + 32 * j;
-      const int at = is_value ? value_byte(position, d, digit, D::kDigits, 32 * slabs)
-                              : key_byte(position, d, digit, D::kDigits);
-      const uint8_t byte = digit_byte<D::kDigits>(coded.code[j], digit);
-      cached[at] = byte;
-      if (staged != nullptr) staged[at] = byte;
+      const int at = is_value ? value_byte(item.position, lane, digit, D::kDigits, 32 * slabs)
+                              : key_byte(item.position, lane, digit, D::kDigits);
+      cached[digit] = codes + at;
+      staged[digit] = is_staged ? in_memory + at : -1;
     }
+    stride = (is_value ? 32 : kAttentionChunk) * slab_row_bytes(D::kDigits);
+    const int kind = is_value ? 1 + lane % 2 : 0;
+    const int in_tile = item.position % kAttentionChunk;
+    unit = kv.units_of(number) + kind * kAttentionChunk + in_tile;
+    staged_unit = c < D::kRound ? &stream.units[c][tile][kind][in_tile] : nullptr;
+    tile_arrived = stream.barriers.arrived + stream.pair(c, is_value ? 1 : 0);
+    units_arrived = stream.barriers.arrived + stream.pair(c, 0);
   }
-}
 
-// Where the row's key and value go: into their tiles of the cache, and of shared memory where those
-// were fetched before.
-struct AppendPlace {
-  uint8_t* keys;
-  uint8_t* values;
-  float* units;  // of the position
-  uint8_t* staged_keys;
-  uint8_t* staged_values;
-  float* staged_units;
+  // Writes a key or a value, by a warp.
+  __device__ __forceinline__ void write(const CodedRow<D::kSlabs>& coded, bool is_value, int slabs,
+                                        uint8_t* memory, int n_slots) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const bool is_staged = staged[0] >= 0;
+    // The fetched tile must not overwrite the new row.
+    if (is_staged) first_phase_ended(tile_arrived);
+#pragma unroll
+    for (int j = 0; j < D::kSlabs; ++j) {
+      if (!D::kExact && j >= slabs) break;
+#pragma unroll
+      for (int digit = 0; digit < D::kDigits; ++digit) {
+        const uint8_t byte = digit_byte<D::kDigits>(coded.code[j], digit);
+        cached[digit][j * stride] = byte;
+        if (is_staged) memory[staged[digit] + j * stride] = byte;
+      }
+    }
+    if (lane <= (is_value ? 1 : 0)) {
+      const float of_lane = lane == 0 ? coded.unit.unit : coded.unit.per_unit;
+      *unit = of_lane;
+      if (staged_unit != nullptr) {
+        first_phase_ended(units_arrived);
+        *staged_unit = of_lane;
+      }
+    }
+    // A tile that is fetched later must have the new row, or take its place in shared memory. With
+    // slots for keys and values, one that was fetched before is the block's last.
+    if (!is_staged || n_slots == 2) all_writes_visible_to_copies();
+  }
 };
 
 // Codes the queries of the item's heads, and the row's key and value where the item appends them.
+// A warp's first row, and `place` where that is a key or a value, were found before the wait for
+// the previous kernel.
 template <class D>
 __device__ __forceinline__ void code_rows(const AttentionArgs& args, const DecodeItem& item,
-                                          float scale, bool appends, const AppendPlace& place,
-                                          uint64_t* arrived, typename D::Shared& shared) {
+                                          RowToCode next, float scale, bool appends,
+                                          const AppendPlace<D>& place, int slabs, int n_slots,
+                                          uint8_t* memory, typename D::Shared& shared) {
   const KvCache& kv = args.kv;
-  const int slabs = D::kExact ? D::kSlabs : kv.tile_dims() / 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto row_of = [&](const float* rows, int heads, int head) {
-    return rows + (static_cast<size_t>(item.row) * static_cast<size_t>(heads) +
-                   static_cast<size_t>(head)) *
-                      static_cast<size_t>(kv.head_dim);
-  };
-  // The key and the value are first: their warps have fewer queries.
-  for (int i = warp; i < D::kHeads + 2; i += kDecodeWarps) {
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) / 32; i < item.heads + 2; i += kDecodeWarps) {
+    if (i >= kDecodeWarps) next = RowToCode(args, item, i);
+    const bool is_query = next.kind == RowKind::kQuery;
+    if (!is_query && !appends) continue;
     WarpRow<D::kSlabs> row;
-    if (i < 2) {
-      if (!appends) continue;
-      const bool is_value = i == 1;
-      row.load(row_of(is_value ? args.v : args.k, kv.kv_heads, item.kv_head), kv.head_dim);
-      const CodedRow<D::kSlabs> coded(row, is_value, kv.head_dim, kv.type);
-      uint8_t* const staged = is_value ? place.staged_values : place.staged_keys;
-      // The fetched tile must not overwrite the new row.
-      if (staged != nullptr) first_phase_ended(arrived + 2 * i);
-      write_codes<D>(coded, is_value, item.position, slabs, is_value ? place.values : place.keys,
-                     staged);
-      const int n_units = is_value ? 2 : 1;
-      if (lane < n_units) {
-        const float unit = lane == 0 ? coded.units[0] : coded.units[1];
-        place.units[(i + lane) * kAttentionChunk] = unit;
-        if (place.staged_units != nullptr) {
-          first_phase_ended(arrived);  // units come with the keys
-          place.staged_units[(i + lane) * kAttentionChunk] = unit;
-        }
-      }
+    row.load(next.values, kv.head_dim);
+    const CodedRow<D::kSlabs> coded(row, next.kind, kv.head_dim, kv.type);
+    if (!is_query) {
+      place.write(coded, next.kind == RowKind::kValue, slabs, memory, n_slots);
       if (lane == 0 && !coded.finite) set_fault(args.fault, args.layer + 1);
-      // A tile that is fetched later must have the new row, or take the place of this one.
-      all_writes_visible_to_copies();
       continue;
     }
     const int head = i - 2;
-    row.load(row_of(args.q, args.heads, item.first_head + head),
-             head < item.heads ? kv.head_dim : 0);
-    const CodedQuery<D::kSlabs> coded(row, kv.head_dim, scale, kv.type);
 #pragma unroll
     for (int j = 0; j < D::kSlabs; ++j) {
-      shared.q[2 * head][lane + 32 * j] = static_cast<uint8_t>(coded.high[j]);
-      shared.q[2 * head + 1][lane + 32 * j] = static_cast<uint8_t>(coded.low[j]);
+      shared.q[2 * head][lane + 32 * j] = digit_byte<2>(coded.code[j], 0);
+      shared.q[2 * head + 1][lane + 32 * j] = digit_byte<2>(coded.code[j], 1);
     }
-    if (lane == 0) shared.factor[head] = coded.factor;
+    if (lane == 0) shared.factor[head] = coded.factor(scale, kv.type);
   }
 }
 
-// Turns the sums of head `head` in shared.rows back and writes the result, by a warp.
+// Turns sums `from` of shared.rows back and writes them as the result of head `head`, by a warp.
 template <class D>
 __device__ __forceinline__ void write_result(const AttentionArgs& args, const DecodeItem& item,
-                                             const typename D::Shared& shared, int head) {
+                                             const typename D::Shared& shared, int from, int head) {
   const int head_dim = args.kv.head_dim;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   WarpRow<D::kSlabs> row;
-  row.load(shared.rows[head], head_dim);
+  row.load(shared.rows[from], head_dim);
   row.turn(head_dim);
-  const float factor = output_factor(shared.sum[head], head_dim, args.kv.type);
+  const float factor = output_factor(shared.sum[from], head_dim, args.kv.type);
   float* out = args.out + (static_cast<size_t>(item.row) * static_cast<size_t>(args.heads) +
                            static_cast<size_t>(item.first_head + head)) *
                               static_cast<size_t>(head_dim);
@@ -416,12 +462,11 @@ __device__ void merge_head(const AttentionArgs& args, const DecodeItem& item,
 
 // The last blocks of a row to end merge its heads: as many blocks as there are heads, if there are.
 // The others have all begun by then, since blocks begin in the order of their numbers and those
-// that wait are few: so waiting is safe.
+// that wait are few: so waiting is safe. Returns the number of this block among the `mergers`,
+// below 0 for none of them; all states are there then.
 template <class D>
-__device__ __forceinline__ void merge_row(const AttentionArgs& args, const DecodeItem& item,
-                                          const ChunkStates& states, int32_t* done,
-                                          typename D::Shared& shared, float* memory, int bytes) {
-  const int mergers = min(item.heads, item.workers);
+__device__ __forceinline__ int join_mergers(const DecodeItem& item, int mergers, int32_t* done,
+                                            typename D::Shared& shared) {
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();
@@ -429,24 +474,13 @@ __device__ __forceinline__ void merge_row(const AttentionArgs& args, const Decod
   }
   __syncthreads();
   const int part = shared.ticket - (item.workers - mergers);
-  if (part < 0) return;
+  if (part < 0) return part;
   if (threadIdx.x == 0) {
     while (load_acquire(done) < item.workers) {
     }
   }
   __syncthreads();
-#pragma unroll 1
-  for (int head = part; head < item.heads; head += mergers) {
-    merge_head<D>(args, item, states, head, shared, memory, bytes);
-    if (threadIdx.x < 32) {
-      DecodeItem of = item;
-      of.first_head += head;
-      write_result<D>(args, of, shared, 0);
-    }
-    __syncthreads();
-  }
-  // The last merger that needed the counter clears it.
-  if (threadIdx.x == 0 && atomicAdd(done, 1) == item.workers + mergers - 1) atomicExch(done, 0);
+  return part;
 }
 
 // The result of heads whose chunks a block has taken alone: merged sums, and the sums of the
@@ -461,16 +495,54 @@ struct MergedHeads {
 #pragma unroll
     for (int n = 0; n < D::kColumns; ++n) max[n] = -INFINITY;
   }
+
+  // Chunk u of a round.
+  __device__ __forceinline__ void add(const ValueSums<D>& sums, const typename D::Shared& shared,
+                                      int u) {
+    const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int n = 0; n < D::kColumns; ++n) {
+      const float2 state = shared.state[u][4 * n + t];
+      const float larger = fmaxf(max[n], state.x);
+      const float before = power_of_two(max[n] - larger);
+      const float chunk = power_of_two(state.x - larger);
+      max[n] = larger;
+      sum[n] = fmaf(state.y, chunk, sum[n] * before);
+#pragma unroll
+      for (int i = 0; i < D::kDimTiles; ++i) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          o[i][n][h] = fmaf(sums.of[u][i][n][h], chunk, o[i][n][h] * before);
+        }
+      }
+    }
+  }
+
+  // Into shared memory, for write_result().
+  __device__ __forceinline__ void share(int slabs, typename D::Shared& shared) const {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int g = lane / 4;
+    const int t = lane % 4;
+#pragma unroll
+    for (int n = 0; n < D::kColumns; ++n) {
+#pragma unroll
+      for (int i = 0; i < D::kDimTiles; ++i) {
+        const int d = 16 * (warp + kDecodeWarps * i) + g;
+        if (d >= 32 * slabs) break;
+        shared.rows[4 * n + t][d] = o[i][n][0];
+        shared.rows[4 * n + t][d + 8] = o[i][n][1];
+      }
+      if (warp == 0 && g == 0) shared.sum[4 * n + t] = sum[n];
+    }
+  }
 };
 
-// Block `worker` of the `workers` of a row and a tile of the heads of a kv head.
+// Worker `worker` of the at most `workers` of a row and a tile of the heads of a kv head.
 template <class D>
-__device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkStates& states,
-                                       float scale, int n_slots, int worker, int workers,
-                                       int kv_and_tile, int row, uint8_t* memory) {
-  const KvCache& kv = args.kv;
-  const int slabs = D::kExact ? D::kSlabs : kv.tile_dims() / 32;
-  const int group = args.heads / kv.kv_heads;
+__device__ __forceinline__ DecodeItem item_of(const AttentionArgs& args, int worker, int workers,
+                                              int kv_and_tile, int row) {
+  const int group = args.heads / args.kv.kv_heads;
   const int head_tiles = (group + D::kHeads - 1) / D::kHeads;
   DecodeItem item;
   item.row = row;
@@ -484,142 +556,152 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
   item.chunks = item.position / kIntegerChunk + 1;
   // Chunks of one round a block takes alone: leaving states to others takes longer.
   item.workers = item.chunks <= D::kRound ? 1 : min(workers, item.chunks);
-  if (worker >= item.workers) return;
   item.begin = item.chunks * worker / item.workers;
   item.end = item.chunks * (worker + 1) / item.workers;
+  return item;
+}
+
+// All chunks of the item: each into `merged`, or its state into the workspace where the row has
+// several workers.
+template <class D>
+__device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
+                                              const DecodeItem& item, float* states,
+                                              size_t head_states, int state_size, int head_dim,
+                                              int slabs, MergedHeads<D>& merged,
+                                              typename D::Shared& shared) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const bool alone = item.workers == 1;
+  const int n_chunks = item.end - item.begin;
+#pragma unroll 1
+  for (int c = 0; c < n_chunks; c += D::kRound) {
+    const int next = c + D::kRound;
+#pragma unroll
+    for (int u = 0; u < D::kRound; ++u) stream.wait(c + u, 0);
+    score_round<D>(stream, item, shared, c, slabs);
+    __syncthreads();
+    if (stream.n_slots == 2) {
+      stream.fill(c, 1);
+    } else if (next < n_chunks) {
+#pragma unroll 1
+      for (int u = 0; u < D::kRound; ++u) stream.fill(next + u, 0);
+    }
+    {
+      const int u = warp / D::kHeads;
+      const int head = warp % D::kHeads;
+      if (u < D::kRound && c + u < n_chunks && head < item.heads) {
+        const int first = (item.begin + c + u) * kIntegerChunk;
+        const float2 state =
+            weigh_chunk<D>(stream.units_of(c + u), shared, u, head, item.position + 1 - first);
+        if (lane == 0) {
+          shared.state[u][head] = state;
+          if (!alone) {
+            *reinterpret_cast<float2*>(states + static_cast<size_t>(head) * head_states +
+                                       (c + u) * state_size + head_dim) = state;
+          }
+        }
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < D::kRound; ++u) stream.wait(c + u, 1);
+    const ValueSums<D> sums(stream, shared, slabs);
+#pragma unroll
+    for (int u = 0; u < D::kRound; ++u) {
+      if (c + u >= n_chunks) break;
+      if (alone) {
+        merged.add(sums, shared, u);
+        continue;
+      }
+#pragma unroll
+      for (int n = 0; n < D::kColumns; ++n) {
+        const int head = 4 * n + t;
+        if (head >= item.heads) break;
+        float* to = states + static_cast<size_t>(head) * head_states + (c + u) * state_size;
+#pragma unroll
+        for (int i = 0; i < D::kDimTiles; ++i) {
+          const int d = 16 * (warp + kDecodeWarps * i) + g;
+          if (d < head_dim) to[d] = sums.of[u][i][n][0];
+          if (d + 8 < head_dim) to[d + 8] = sums.of[u][i][n][1];
+        }
+      }
+    }
+    if (next >= n_chunks) break;
+    __syncthreads();
+    if (stream.n_slots == 2) {
+      stream.fill(next, 0);
+    } else {
+#pragma unroll 1
+      for (int u = 0; u < D::kRound; ++u) stream.fill(next + u, 1);
+    }
+  }
+}
+
+// Block `worker` of the `workers` of a row and a tile of the heads of a kv head.
+template <class D>
+__device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkStates& states,
+                                       float scale, int n_slots, int worker, int workers,
+                                       int kv_and_tile, int row, uint8_t* memory) {
+  const KvCache& kv = args.kv;
+  const int slabs = D::kExact ? D::kSlabs : kv.tile_dims() / 32;
+  const DecodeItem item = item_of<D>(args, worker, workers, kv_and_tile, row);
+  if (worker >= item.workers) return;
 
   const int bytes = n_slots * code_tile_bytes(kv.tile_dims(), D::kDigits);
   auto& shared = *reinterpret_cast<typename D::Shared*>(memory + bytes);
-  TileSlots slots{shared.arrived};
-  slots.start();
-  const typename D::Stream stream{kv,           slots,         n_slots,      memory,
+  TileBarriers barriers{shared.arrived};
+  barriers.start();
+  const typename D::Stream stream{kv,           barriers,      n_slots,      memory,
                                   shared.units, item.sequence, item.kv_head, item.begin,
                                   item.end,     item.position};
-  for (int u = 0; u < D::kRound; ++u) {
-    stream.fill_keys(u);
-    if (n_slots > 2) stream.fill_values(u);
+#pragma unroll 1
+  for (int i = 0; i < 2 * D::kRound; ++i) {
+    if (i % 2 == 0 || n_slots > 2) stream.fill(i / 2, i % 2);
   }
+  // All that can be found out before the wait: the time after it counts.
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const RowToCode row_to_code(args, item, warp);
   // Every head tile of a kv head writes the same codes.
   const bool appends = args.k != nullptr && item.end == item.chunks;
-  const int last = item.end - 1 - item.begin;
-  const int tile = item.position % kIntegerChunk / kAttentionChunk;
-  AppendPlace place{};
-  if (appends) {
-    const size_t number = kv.tile_number(item.sequence, item.position, item.kv_head);
-    const size_t at = number * static_cast<size_t>(stream.tile_bytes());
-    place.keys = static_cast<uint8_t*>(kv.k) + at;
-    place.values = static_cast<uint8_t*>(kv.v) + at;
-    place.units = kv.units_of(number) + item.position % kAttentionChunk;
-    if (last < D::kRound) {
-      place.staged_keys = stream.tile(last, tile);
-      if (n_slots > 2) place.staged_values = stream.tile(last, 2 + tile);
-      place.staged_units = &stream.units[last][tile][0][item.position % kAttentionChunk];
-    }
-  }
+  const AppendPlace<D> place(kv, item, stream, warp == 1, slabs);
+  float* const block_states = states.of(row, args.heads, item.first_head, item.begin);
+  const size_t head_states =
+      static_cast<size_t>(states.max_chunks) * static_cast<size_t>(states.size);
   // Where contexts are short the next kernel's blocks would only be in the way until here.
   const bool is_short = item.chunks <= kShortChunks;
   if (!is_short) let_next_start();
   wait_for_previous();
   if (is_short) let_next_start();
   // Copies of the threads themselves are not seen by single warps.
-  if (!kBulkCopies && appends) slots.wait_for_all();
-  code_rows<D>(args, item, scale, appends, place, shared.arrived + stream.slot(last, tile), shared);
+  if (!kBulkCopies && appends) barriers.wait_for_all();
+  code_rows<D>(args, item, row_to_code, scale, appends, place, slabs, n_slots, memory, shared);
   __syncthreads();
 
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int g = lane / 4;
-  const int t = lane % 4;
   MergedHeads<D> merged;
-#pragma unroll 1
-  for (int c = 0; c < item.end - item.begin; c += D::kRound) {
-    const int n_chunks = min(D::kRound, item.end - item.begin - c);
-    for (int u = 0; u < n_chunks; ++u) stream.wait(c + u, 0);
-    for (int u = 0; u < n_chunks; ++u) score_chunk<D>(stream, item, shared, c + u, u, slabs);
+  attend_chunks<D>(stream, item, block_states, head_states, states.size, kv.head_dim, slabs, merged,
+                   shared);
+  const bool alone = item.workers == 1;
+  if (alone) {
+    merged.share(slabs, shared);
     __syncthreads();
-    for (int u = 0; u < n_chunks; ++u) {
-      if (n_slots > 2) {
-        stream.fill_keys(c + D::kRound + u);
-      } else {
-        stream.fill_values(c);
-      }
-    }
-    for (int i = warp; i < n_chunks * D::kHeads; i += kDecodeWarps) {
-      const int u = i / D::kHeads;
-      const int head = i % D::kHeads;
-      if (head >= item.heads) continue;
-      const int chunk = item.begin + c + u;
-      const float2 state =
-          weigh_chunk<D>(stream, shared, c + u, u, head, item.position + 1 - chunk * kIntegerChunk);
-      if (lane != 0) continue;
-      if (item.workers == 1) {
-        shared.state[u][head] = state;
-      } else {
-        float* to = states.of(row, args.heads, item.first_head + head, chunk) + kv.head_dim;
-        to[0] = state.x;
-        to[1] = state.y;
-      }
-    }
-    __syncthreads();
-    for (int u = 0; u < n_chunks; ++u) stream.wait(c + u, 2);
-    for (int u = 0; u < n_chunks; ++u) {
-      float before[D::kColumns];
-      float chunk[D::kColumns];
-#pragma unroll
-      for (int n = 0; n < D::kColumns; ++n) {
-        const float2 state = shared.state[u][4 * n + t];
-        const float larger = fmaxf(merged.max[n], state.x);
-        before[n] = power_of_two(merged.max[n] - larger);
-        chunk[n] = power_of_two(state.x - larger);
-        merged.max[n] = larger;
-        merged.sum[n] = fmaf(state.y, chunk[n], merged.sum[n] * before[n]);
-      }
-      weigh_values<D>(
-          stream, shared, c + u, u, slabs, [&](int i, int n, float low_row, float high_row) {
-            const int head = 4 * n + t;
-            if (item.workers == 1) {
-              merged.o[i][n][0] = fmaf(low_row, chunk[n], merged.o[i][n][0] * before[n]);
-              merged.o[i][n][1] = fmaf(high_row, chunk[n], merged.o[i][n][1] * before[n]);
-            } else if (head < item.heads) {
-              float* to = states.of(row, args.heads, item.first_head + head, item.begin + c + u);
-              const int d = 16 * (warp + kDecodeWarps * i) + g;
-              if (d < kv.head_dim) to[d] = low_row;
-              if (d + 8 < kv.head_dim) to[d + 8] = high_row;
-            }
-          });
-    }
-    __syncthreads();
-    for (int u = 0; u < n_chunks; ++u) {
-      if (n_slots > 2) {
-        stream.fill_values(c + D::kRound + u);
-      } else {
-        stream.fill_keys(c + 1);
-      }
-    }
-  }
-
-  if (item.workers > 1) {
-    int32_t* done = states.done + static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
-                    static_cast<size_t>(kv_and_tile);
-    merge_row<D>(args, item, states, done, shared, reinterpret_cast<float*>(memory), bytes);
+    if (warp < item.heads) write_result<D>(args, item, shared, warp, warp);
     return;
   }
-#pragma unroll
-  for (int i = 0; i < D::kDimTiles; ++i) {
-    const int d = 16 * (warp + kDecodeWarps * i) + g;
-    if (d >= 32 * slabs) break;
-#pragma unroll
-    for (int n = 0; n < D::kColumns; ++n) {
-      shared.rows[4 * n + t][d] = merged.o[i][n][0];
-      shared.rows[4 * n + t][d + 8] = merged.o[i][n][1];
-    }
+  const int mergers = min(item.heads, item.workers);
+  int32_t* const done = states.done + static_cast<size_t>(row) * static_cast<size_t>(args.heads) +
+                        static_cast<size_t>(kv_and_tile);
+  const int part = join_mergers<D>(item, mergers, done, shared);
+  if (part < 0) return;
+#pragma unroll 1
+  for (int head = part; head < item.heads; head += mergers) {
+    merge_head<D>(args, item, states, head, shared, reinterpret_cast<float*>(memory), bytes);
+    if (warp == 0) write_result<D>(args, item, shared, 0, head);
+    __syncthreads();
   }
-  if (warp == 0 && g == 0) {
-#pragma unroll
-    for (int n = 0; n < D::kColumns; ++n) shared.sum[4 * n + t] = merged.sum[n];
-  }
-  __syncthreads();
-  if (warp < item.heads) write_result<D>(args, item, shared, warp);
+  // The last merger that needed the counter clears it.
+  if (threadIdx.x == 0 && atomicAdd(done, 1) == item.workers + mergers - 1) atomicExch(done, 0);
 }
 
 // The grid: x the worker, y the kv head and the tile of its query heads, z the row.

@@ -30,7 +30,7 @@ struct Prefill {
   // Behind the queries and the slots of the stream.
   struct Shared {
     alignas(16) typename Stream::Units units[2];
-    alignas(8) uint64_t arrived[TileSlots::kMost];
+    alignas(8) uint64_t arrived[TileBarriers::kMost];
   };
 };
 
@@ -164,8 +164,8 @@ __device__ __forceinline__ void attend(const CodedRows& args, int kv_head, int f
   uint8_t* const tiles_memory = memory + query_bytes;
   auto& shared = *reinterpret_cast<typename P::Shared*>(
       tiles_memory + slots * code_tile_bytes(32 * slabs, P::kDigits));
-  TileSlots tiles{shared.arrived};
-  tiles.start();
+  TileBarriers barriers{shared.arrived};
+  barriers.start();
   load_queries<P::kQueries>(args, kv_head, first, static_cast<int>(threadIdx.x), P::kThreads,
                             memory);
   const LaneQueries queries(args, kv_head, first + 16 * warp);
@@ -180,7 +180,7 @@ __device__ __forceinline__ void attend(const CodedRows& args, int kv_head, int f
     segment = next_segment(args.places, row, end_row);
     const WarpReach reach(args, queries, segment);
     typename P::Stream stream{args.kv,
-                              tiles,
+                              barriers,
                               slots,
                               tiles_memory,
                               shared.units,
@@ -189,8 +189,8 @@ __device__ __forceinline__ void attend(const CodedRows& args, int kv_head, int f
                               0,
                               segment.last / kIntegerChunk + 1,
                               segment.last};
-    stream.fill_keys(0);
-    if (slots == 4) stream.fill_values(0);
+    stream.fill(0, 0);
+    if (slots == 4) stream.fill(0, 1);
 #pragma unroll 1
     for (int c = 0; c < stream.end; ++c) {
       const bool reaches = c * kIntegerChunk <= reach.farthest;
@@ -215,9 +215,9 @@ __device__ __forceinline__ void attend(const CodedRows& args, int kv_head, int f
       __syncthreads();
       // Where the keys were.
       if (slots == 4) {
-        stream.fill_keys(c + 1);
+        stream.fill(c + 1, 0);
       } else {
-        stream.fill_values(c);
+        stream.fill(c, 1);
       }
 
       float largest[2] = {-INFINITY, -INFINITY};
@@ -261,13 +261,13 @@ __device__ __forceinline__ void attend(const CodedRows& args, int kv_head, int f
       }
       merge.add(partial, state);
 
-      stream.wait(c, 2);
+      stream.wait(c, 1);
       if (reaches) add_values<P>(stream, c, slabs, high_bytes, low_bytes, merge, o);
       __syncthreads();
       if (slots == 4) {
-        stream.fill_values(c + 1);
+        stream.fill(c + 1, 1);
       } else {
-        stream.fill_keys(c + 1);
+        stream.fill(c + 1, 0);
       }
     }
   }

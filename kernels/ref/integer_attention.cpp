@@ -38,7 +38,7 @@ struct Query {
       : digits(static_cast<size_t>(head_dim), Digits{0, 0}) {
     const std::vector<float> values = turned(row, head_dim);
     const float amax = largest_magnitude(values);
-    const RowUnit unit = row_unit(amax, kMaxQueryCode);
+    const CodeUnit unit = code_unit(amax, kMaxQueryCode, false);
     const bool finite = std::isfinite(amax);
     factor = score_factor(finite ? unit.unit : std::numeric_limits<float>::quiet_NaN(),
                           head_scale(head_dim), type);
@@ -155,13 +155,13 @@ bool store_codes(const KvCache& kv, int sequence, int position, int kv_head, con
   const bool v_finite = std::isfinite(v_amax);
   if (!k_finite) k_amax = 0.0f;
   if (!v_finite) v_amax = 0.0f;
-  const RowUnit k_unit = row_unit(k_amax, max_code(kv.type));
-  const ValueUnit v_unit = value_unit(v_amax, max_code(kv.type));
+  const CodeUnit k_unit = code_unit(k_amax, max_code(kv.type), false);
+  const CodeUnit v_unit = code_unit(v_amax, max_code(kv.type), true);
 
   const size_t tile = kv.tile_offset(sequence, position, kv_head);
   float* units = kv.tile_units(tile) + position % kAttentionChunk;
   units[0] = k_unit.unit;
-  units[kAttentionChunk] = v_unit.log2_unit;
+  units[kAttentionChunk] = v_unit.unit;
   units[2 * kAttentionChunk] = v_unit.per_unit;
   for (int d = 0; d < head_dim; ++d) {
     const auto i = static_cast<size_t>(d);

@@ -51,14 +51,14 @@ TEST_CASE("a row's largest magnitude has at most the largest code, at any size")
   for (const float largest : {max_code(KvType::kI8), max_code(KvType::kI16)}) {
     for (uint64_t bits = 1; bits < 0x7f800000u; bits += 997) {
       const float amax = bits_to_float(static_cast<uint32_t>(bits));
-      REQUIRE(std::rint(amax * row_unit(amax, largest).per_unit) <= largest);
-      const ValueUnit unit = value_unit(amax, largest);
+      REQUIRE(std::rint(amax * code_unit(amax, largest, false).per_unit) <= largest);
+      const CodeUnit unit = code_unit(amax, largest, true);
       REQUIRE(std::rint(amax * unit.per_unit) <= largest);
       REQUIRE(std::isfinite(unit.per_unit));
       // The unit is a whole number of eighths, and at most an eighth above what is needed.
-      REQUIRE(unit.log2_unit * 8.0f == std::rint(unit.log2_unit * 8.0f));
+      REQUIRE(unit.unit * 8.0f == std::rint(unit.unit * 8.0f));
       if (amax > 1e-7f) REQUIRE(std::rint(amax * unit.per_unit) >= std::floor(largest / 1.0906f));
-      const double exact = std::exp2(-static_cast<double>(unit.log2_unit));
+      const double exact = std::exp2(-static_cast<double>(unit.unit));
       REQUIRE(std::fabs(static_cast<double>(unit.per_unit) / exact - 1) < 2e-7);
     }
   }

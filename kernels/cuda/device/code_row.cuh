@@ -22,28 +22,33 @@ struct WarpRow {
   }
 
   __device__ __forceinline__ void turn(int head_dim) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
     const int block = turn_block(head_dim);
+    if (block >= 32) {
 #pragma unroll
-    for (int width = 1; width < 32; width *= 2) {
-      if (width >= block) return;
+      for (int width = 1; width < 32; width *= 2) turn_lanes(width);
 #pragma unroll
-      for (int j = 0; j < kSlabs; ++j) {
-        const float other = __shfl_xor_sync(kAllLanes, x[j], width);
-        x[j] = (lane & width) != 0 ? other - x[j] : x[j] + other;
+      for (int width = 1; width < kSlabs; width *= 2) {
+        if (32 * width >= block) return;
+#pragma unroll
+        for (int j = 0; j < kSlabs; ++j) {
+          if ((j & width) != 0 || j + width >= kSlabs) continue;
+          const float a = x[j];
+          const float b = x[j + width];
+          x[j] = a + b;
+          x[j + width] = a - b;
+        }
       }
+    } else {
+#pragma unroll 1
+      for (int width = 1; width < block; width *= 2) turn_lanes(width);
     }
+  }
+  // Dimensions that are `width` lanes apart: their sum in one lane, their difference in the other.
+  __device__ __forceinline__ void turn_lanes(int width) {
+    const float sign = (static_cast<int>(threadIdx.x) & width) != 0 ? -1.0f : 1.0f;
 #pragma unroll
-    for (int width = 1; width < kSlabs; width *= 2) {
-      if (32 * width >= block) return;
-#pragma unroll
-      for (int j = 0; j < kSlabs; ++j) {
-        if ((j & width) != 0 || j + width >= kSlabs) continue;
-        const float a = x[j];
-        const float b = x[j + width];
-        x[j] = a + b;
-        x[j + width] = a - b;
-      }
+    for (int j = 0; j < kSlabs; ++j) {
+      x[j] = fmaf(sign, x[j], __shfl_xor_sync(kAllLanes, x[j], width));
     }
   }
 
@@ -54,64 +59,34 @@ struct WarpRow {
     for (int j = 0; j < kSlabs; ++j) bits = max(bits, __float_as_uint(x[j]) & 0x7fffffffu);
     return max_warp(bits);
   }
-
-  // Dimension lane + 32 j; per_unit 0 for a row that is not finite.
-  __device__ __forceinline__ int code(int j, float per_unit) const {
-    return per_unit == 0.0f ? 0 : __float2int_rn(x[j] * per_unit);
-  }
 };
 
-// A query as the product with the keys takes it: digits, and the factor of its scores, NaN where it
-// is not finite.
-template <int kSlabs>
-struct CodedQuery {
-  int8_t high[kSlabs];
-  int8_t low[kSlabs];
-  float factor;
+enum class RowKind : uint8_t { kQuery, kKey, kValue };
 
-  __device__ __forceinline__ CodedQuery(WarpRow<kSlabs>& row, int head_dim, float scale,
-                                        KvType type) {
-    row.turn(head_dim);
-    const uint32_t largest = row.largest();
-    const bool finite = largest < 0x7f800000u;
-    const RowUnit unit = row_unit(finite ? __uint_as_float(largest) : 0.0f, kMaxQueryCode);
-    factor = score_factor(finite ? unit.unit : __uint_as_float(0x7fffffffu), scale, type);
-#pragma unroll
-    for (int j = 0; j < kSlabs; ++j) {
-      const Digits digits = digits_of(row.code(j, finite ? unit.per_unit : 0.0f));
-      high[j] = static_cast<int8_t>(digits.high);
-      low[j] = static_cast<int8_t>(digits.low);
-    }
-  }
-};
-
-// A key or a value: codes, and what the cache keeps beside them.
+// A row's codes. One piece of code for all kinds: where a kernel has several, it stays short.
 template <int kSlabs>
 struct CodedRow {
-  int code[kSlabs];
-  float units[2];  // of a key: key_unit; of a value: value_log2_unit, value_per_unit
+  int code[kSlabs];  // of dimensions lane + 32 j
+  CodeUnit unit;
   bool finite;
 
-  __device__ __forceinline__ CodedRow(WarpRow<kSlabs>& row, bool is_value, int head_dim,
+  __device__ __forceinline__ CodedRow(WarpRow<kSlabs>& row, RowKind kind, int head_dim,
                                       KvType type) {
     row.turn(head_dim);
     const uint32_t largest = row.largest();
     finite = largest < 0x7f800000u;
-    const float amax = finite ? __uint_as_float(largest) : 0.0f;
-    float per_unit;
-    if (is_value) {
-      const ValueUnit unit = value_unit(amax, max_code(type));
-      units[0] = unit.log2_unit;
-      units[1] = unit.per_unit;
-      per_unit = unit.per_unit;
-    } else {
-      const RowUnit unit = row_unit(amax, max_code(type));
-      units[0] = unit.unit;
-      units[1] = 0.0f;
-      per_unit = unit.per_unit;
-    }
+    unit = code_unit(finite ? __uint_as_float(largest) : 0.0f,
+                     kind == RowKind::kQuery ? kMaxQueryCode : max_code(type),
+                     kind == RowKind::kValue);
 #pragma unroll
-    for (int j = 0; j < kSlabs; ++j) code[j] = row.code(j, finite ? per_unit : 0.0f);
+    for (int j = 0; j < kSlabs; ++j) {
+      code[j] = finite ? __float2int_rn(row.x[j] * unit.per_unit) : 0;
+    }
+  }
+
+  // The factor of a query's scores, NaN where it is not finite.
+  __device__ __forceinline__ float factor(float scale, KvType type) const {
+    return score_factor(finite ? unit.unit : __uint_as_float(0x7fffffffu), scale, type);
   }
 };
 

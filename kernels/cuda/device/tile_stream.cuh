@@ -90,12 +90,12 @@ __device__ __forceinline__ void copy_bulk(void* shared, const void* global, int 
 #endif
 }
 
-// The slots of a block for tiles. The whole block calls every method, and waits for all that it
-// fills.
-struct TileSlots {
-  static constexpr int kMost = 8;
+// The barriers of a block for tiles, one for each pair of slots: the keys, or the values, of a
+// chunk. The whole block calls every method, and waits for all that it fills.
+struct TileBarriers {
+  static constexpr int kMost = 4;
 
-  uint64_t* arrived;      // [kMost] barriers
+  uint64_t* arrived;      // [kMost]
   uint32_t parities = 0;  // of the phases that they are in
 
   __device__ __forceinline__ void start() const {
@@ -107,32 +107,14 @@ struct TileSlots {
     __syncthreads();
   }
 
-  // Copies `n` pieces, which belong to one slot.
-  struct Piece {
-    void* to;
-    const void* from;
-    int bytes;
-  };
-  template <int n>
-  __device__ __forceinline__ void fill(int slot, const Piece (&pieces)[n]) const {
+  // Thread 0 alone, or all threads, as kBulkCopies says.
+  __device__ __forceinline__ void copy(int pair, void* to, const void* from, int bytes) const {
     if constexpr (kBulkCopies) {
-      if (threadIdx.x != 0) return;
-      int bytes = 0;
-#pragma unroll
-      for (int i = 0; i < n; ++i) bytes += pieces[i].bytes;
-      barrier_expect(arrived + slot, bytes);
-#pragma unroll
-      for (int i = 0; i < n; ++i) {
-        copy_bulk(pieces[i].to, pieces[i].from, pieces[i].bytes, arrived + slot);
-      }
+      copy_bulk(to, from, bytes, arrived + pair);
     } else {
-#pragma unroll
-      for (int i = 0; i < n; ++i) {
-        for (int at = 16 * static_cast<int>(threadIdx.x); at < pieces[i].bytes;
-             at += 16 * static_cast<int>(blockDim.x)) {
-          copy_async(static_cast<char*>(pieces[i].to) + at,
-                     static_cast<const char*>(pieces[i].from) + at);
-        }
+      for (int at = 16 * static_cast<int>(threadIdx.x); at < bytes;
+           at += 16 * static_cast<int>(blockDim.x)) {
+        copy_async(static_cast<char*>(to) + at, static_cast<const char*>(from) + at);
       }
     }
   }
@@ -141,10 +123,10 @@ struct TileSlots {
     wait_for_copies();
     __syncthreads();
   }
-  __device__ __forceinline__ void wait(int slot) {
+  __device__ __forceinline__ void wait(int pair) {
     if constexpr (kBulkCopies) {
-      barrier_wait(arrived + slot, parities >> slot & 1);
-      parities ^= 1u << slot;
+      barrier_wait(arrived + pair, parities >> pair & 1);
+      parities ^= 1u << pair;
     } else {
       wait_for_all();
     }
@@ -153,56 +135,58 @@ struct TileSlots {
 
 // The tiles of the chunks begin .. end - 1 of a sequence, positions 0 .. last of which exist, for
 // one kv head. Chunk begin + c has tiles k = 0, 1 of keys, with their units, and 2, 3 of values.
-template <int kDigits, int kUnits>
+// kDims: of a tile, 0 where the kernel does not know them.
+template <int kDigits, int kUnits, int kDims = 0>
 struct ChunkStream {
   using Units = float[kIntegerChunk / kAttentionChunk][3][kAttentionChunk];
 
   const KvCache& kv;
-  TileSlots& slots;
+  TileBarriers& barriers;
   int n_slots;  // 4: a chunk; 8: two; 2: a chunk's keys and values in turn
   uint8_t* memory;
   Units* units;  // [kUnits] of chunks c % kUnits
   int sequence, kv_head, begin, end, last;
 
   __device__ __forceinline__ int tile_bytes() const {
-    return code_tile_bytes(kv.tile_dims(), kDigits);
+    return code_tile_bytes(kDims > 0 ? kDims : kv.tile_dims(), kDigits);
   }
-  __device__ __forceinline__ int slot(int c, int k) const { return (4 * c + k) & (n_slots - 1); }
   __device__ __forceinline__ uint8_t* tile(int c, int k) const {
-    return memory + slot(c, k) * tile_bytes();
+    return memory + ((4 * c + k) & (n_slots - 1)) * tile_bytes();
+  }
+  // The barrier of a chunk's keys, kind 0, or values, kind 1.
+  __device__ __forceinline__ int pair(int c, int kind) const {
+    return (2 * c + kind) & (n_slots / 2 - 1);
   }
   __device__ __forceinline__ const Units& units_of(int c) const { return units[c % kUnits]; }
   __device__ __forceinline__ bool has_tile(int c, int tile) const {
     return begin + c < end && (begin + c) * kIntegerChunk + tile * kAttentionChunk <= last;
   }
 
-  // Starts to copy tile k, if there is one.
-  __device__ __forceinline__ void fill(int c, int k) const {
-    if (!has_tile(c, k % 2)) return;
-    const size_t number =
-        kv.tile_number(sequence, (begin + c) * kIntegerChunk + k % 2 * kAttentionChunk, kv_head);
-    const void* from = static_cast<const uint8_t*>(k < 2 ? kv.k : kv.v) +
-                       number * static_cast<size_t>(tile_bytes());
-    if (k < 2) {
-      slots.fill<2>(slot(c, k), {{tile(c, k), from, tile_bytes()},
-                                 {units[c % kUnits][k], kv.units_of(number),
-                                  static_cast<int>(sizeof units[0][0])}});
-    } else {
-      slots.fill<1>(slot(c, k), {{tile(c, k), from, tile_bytes()}});
+  // Starts to copy the keys or the values of a chunk, if there is one. Not unrolled: what is
+  // outside of the products makes most of a kernel's code.
+  __device__ __forceinline__ void fill(int c, int kind) const {
+    if (begin + c >= end || (kBulkCopies && threadIdx.x != 0)) return;
+    const int first = (begin + c) * kIntegerChunk;
+    const int tiles = first + kAttentionChunk <= last ? 2 : 1;
+    const int unit_bytes = static_cast<int>(sizeof units[0][0]);
+    const int barrier = pair(c, kind);
+    if (kBulkCopies) {
+      barrier_expect(barriers.arrived + barrier,
+                     tiles * (tile_bytes() + (kind == 0 ? unit_bytes : 0)));
+    }
+#pragma unroll 1
+    for (int i = 0; i < tiles; ++i) {
+      const size_t number = kv.tile_number(sequence, first + i * kAttentionChunk, kv_head);
+      const void* from = static_cast<const uint8_t*>(kind == 0 ? kv.k : kv.v) +
+                         number * static_cast<size_t>(tile_bytes());
+      barriers.copy(barrier, tile(c, 2 * kind + i), from, tile_bytes());
+      if (kind == 0) {
+        barriers.copy(barrier, units[c % kUnits][i], kv.units_of(number), unit_bytes);
+      }
     }
   }
-  __device__ __forceinline__ void fill_keys(int c) const {
-    fill(c, 0);
-    fill(c, 1);
-  }
-  __device__ __forceinline__ void fill_values(int c) const {
-    fill(c, 2);
-    fill(c, 3);
-  }
-  // Both tiles of keys, k = 0, or of values, k = 2.
-  __device__ __forceinline__ void wait(int c, int k) const {
-    if (has_tile(c, 0)) slots.wait(slot(c, k));
-    if (has_tile(c, 1)) slots.wait(slot(c, k + 1));
+  __device__ __forceinline__ void wait(int c, int kind) const {
+    if (begin + c < end) barriers.wait(pair(c, kind));
   }
 };
 
