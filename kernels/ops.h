@@ -222,6 +222,9 @@ struct AttentionArgs {
   // them, which reads the keys and values of earlier steps before the kernels of this one have
   // ended. The bits are the same for any lower number.
   int decode_rows = 0;
+  // Positions that those rows reach at most, 0 for all of the cache: what `cuda` plans for. A
+  // longer context takes longer than it needs to.
+  int decode_reach = 0;
 };
 
 // A ternary product added to the residual stream: `attn_out` and `ffn_down`.

@@ -114,7 +114,7 @@ class CudaBackend final : public Backend {
         mailbox_(reinterpret_cast<uint64_t*>(host_.data()), max_rows(), stream_, host_work_),
         results_(reinterpret_cast<int32_t*>(host_.data() + Mailbox::bytes(max_rows()))),
         inputs_(results_ + result_count(options), max_rows()),
-        step_graphs_(options, [this](size_t rows, size_t n_banned) { run_step(rows, n_banned); }) {
+        step_graphs_(options, [this](const StepSize& size) { run_step(size); }) {
     device_.upload(model, options, stream_, progress);
     log_backend(*this);
     log_plans(model, options, device_.workspace, has_certified_head());
@@ -132,10 +132,10 @@ class CudaBackend final : public Backend {
     if (is_decode_step(batch, outputs)) {
       const size_t rows = step_graphs_.step_rows(batch.ids.size());
       begin_pass(batch, outputs, rows);
-      await(launch_step(rows, outputs.banned.size()), outputs.argmax);
+      await(launch_step(rows, outputs.banned.size(), longest(batch)), outputs.argmax);
     } else {
       begin_pass(batch, outputs, batch.ids.size());
-      run_layers(static_cast<int>(batch.ids.size()), count_decode_rows(batch), outputs);
+      run_layers(static_cast<int>(batch.ids.size()), count_decode_rows(batch), 0, outputs);
       run_head(batch, outputs);
     }
   }
@@ -171,11 +171,13 @@ class CudaBackend final : public Backend {
     const InFlight in_flight(stream_, host_work_);
     const size_t rows = step_graphs_.step_rows(first.ids.size());
     begin_pass(first, outputs, rows);
-    uint32_t step = launch_step(rows, banned.size());
+    const size_t positions = longest(first);
+    uint32_t step = launch_step(rows, banned.size(), positions);
     bool continues = true;
     for (int i = 0; i < n_max && continues; ++i) {
       const bool is_last = i + 1 == n_max;
-      const uint32_t next = is_last ? step : launch_step(rows, banned.size());
+      const uint32_t next =
+          is_last ? step : launch_step(rows, banned.size(), positions + static_cast<size_t>(i) + 1);
       await(step, chosen);
       continues = on_ids(chosen);
       if (!continues && !is_last && !mailbox_.poll_fault(next)) {
@@ -263,18 +265,25 @@ class CudaBackend final : public Backend {
            count_decode_rows(batch) == static_cast<int>(batch.ids.size());
   }
 
+  // The positions that the row with the longest context sees.
+  static size_t longest(const Batch& batch) {
+    return static_cast<size_t>(std::ranges::max(batch.positions)) + 1;
+  }
+
   // Launches a decode step, whose inputs are on the device, and returns its number.
-  uint32_t launch_step(size_t rows, size_t n_banned) {
-    step_graphs_.launch(rows, n_banned, stream_);
+  uint32_t launch_step(size_t rows, size_t n_banned, size_t positions) {
+    step_graphs_.launch({rows, n_banned, StepGraphs::step_reach(rows, positions)}, stream_);
     return next_step_++;
   }
 
-  void run_step(size_t rows, size_t n_banned) {
-    run_layers(static_cast<int>(rows), static_cast<int>(rows), {});
+  void run_step(const StepSize& size) {
+    const size_t rows = size.rows;
+    run_layers(static_cast<int>(rows), static_cast<int>(rows), static_cast<int>(size.reach), {});
     const bool certified = has_certified_head();
     const HeadKind kind = certified ? HeadKind::kCertified : HeadKind::kArgmax;
     for (size_t begin = 0; begin < rows; begin += logit_rows(options_, config_)) {
-      launch_head(begin, std::min(logit_rows(options_, config_), rows - begin), n_banned, kind);
+      launch_head(begin, std::min(logit_rows(options_, config_), rows - begin), size.n_banned,
+                  kind);
     }
     cuda::MailboxArgs post;
     post.n_used = device_.inputs.n_used;
@@ -307,7 +316,7 @@ class CudaBackend final : public Backend {
     return static_cast<int>(first_of_several - batch.sequences.begin());
   }
 
-  void run_layers(int rows, int decode_rows, const Outputs& outputs) {
+  void run_layers(int rows, int decode_rows, int decode_reach, const Outputs& outputs) {
     const StepInputs& in = device_.inputs;
     const RowPlaces places{in.sequences, in.positions};
     const float eps = config_.norm_eps;
@@ -326,7 +335,7 @@ class CudaBackend final : public Backend {
            device_.q, device_.k, device_.v, rows, config_.dim, config_.head_dim, l, fault},
           workspace, stream_);
       cuda::attention({device_.q, device_.k, device_.v, kv, places, device_.attention, rows,
-                       config_.heads, l, fault, decode_rows},
+                       config_.heads, l, fault, decode_rows, decode_reach},
                       workspace, stream_);
       cuda::attn_out({device_.attention, w.attn_sub_norm, eps, w.o, x, rows, l, fault}, workspace,
                      stream_);

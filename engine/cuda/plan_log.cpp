@@ -44,7 +44,7 @@ class PlanLog {
     attention.kv_heads = config_.kv_heads;
     attention.head_dim = config_.head_dim;
     attention.type = kv_type_;
-    attention.cache_chunks = workspace_.max_chunks;
+    attention.decode_chunks = workspace_.max_chunks;
     attention.states_rows = workspace_.attention_rows;
     attention.states_chunks = workspace_.max_chunks;
     line("attention", text_of(cuda::pick_attention(attention, device_)));

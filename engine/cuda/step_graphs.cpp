@@ -17,40 +17,49 @@ size_t StepGraphs::step_rows(size_t rows) const {
   return std::min((rows + apart - 1) / apart * apart, max_rows_);
 }
 
-void StepGraphs::launch(size_t rows, size_t n_banned, cudaStream_t stream) {
-  Step& step = steps_[{rows, n_banned}];
+size_t StepGraphs::step_reach(size_t rows, size_t positions) {
+  // Many rows fill the GPU, however long their contexts are.
+  if (rows > cuda::kMaxInlineRows) return 0;
+  size_t reach = 256;
+  while (reach < positions) reach *= 4;
+  return reach;
+}
+
+void StepGraphs::launch(const StepSize& size, cudaStream_t stream) {
+  Step& step = steps_[size];
   // A graph takes some milliseconds: while a batch fills up or empties, few steps are of the same
   // size.
   constexpr int kStepsBefore = 8;
-  const bool is_due = rows <= cuda::kMaxInlineRows || step.times++ >= kStepsBefore;
-  if (step.kernels == 0 && is_due) capture(step, rows, n_banned, stream);
+  const bool is_due = size.rows <= cuda::kMaxInlineRows || step.times++ >= kStepsBefore;
+  if (step.kernels == 0 && is_due) capture(step, size, stream);
   if (step.graph) {
     step.graph->launch(stream);
   } else {
-    run_step_(rows, n_banned);
+    run_step_(size);
   }
 }
 
-void StepGraphs::capture(Step& step, size_t rows, size_t n_banned, cudaStream_t stream) const {
+void StepGraphs::capture(Step& step, const StepSize& size, cudaStream_t stream) const {
   const int64_t start_ns = now_ns();
   Capture capture(stream);
-  run_step_(rows, n_banned);
+  run_step_(size);
   const cudaGraph_t graph = capture.finish();
   cuda::cuda_check(cudaGraphGetNodes(graph, nullptr, &step.kernels),
                    "counting the nodes of a graph");
   if (use_graph_) step.graph.emplace(graph);
   if (log_enabled(LogLevel::kDebug)) {
-    log(LogLevel::kDebug, "captured a decode step: " + std::to_string(rows) + " rows, " +
-                              std::to_string(n_banned) + " banned ids, " +
-                              std::to_string(step.kernels) + " nodes, in " +
-                              human_ms(now_ns() - start_ns));
+    log(LogLevel::kDebug,
+        "captured a decode step: " + std::to_string(size.rows) + " rows, " +
+            std::to_string(size.n_banned) + " banned ids, " +
+            (size.reach > 0 ? "up to " + std::to_string(size.reach) + " positions, " : "") +
+            std::to_string(step.kernels) + " nodes, in " + human_ms(now_ns() - start_ns));
   }
 }
 
 StepLaunches StepGraphs::launches(size_t rows) const {
   const size_t captured = step_rows(rows);
-  const auto found = steps_.lower_bound({captured, 0});
-  if (found == steps_.end() || found->first.first != captured) return {};
+  const auto found = steps_.lower_bound({captured, 0, 0});
+  if (found == steps_.end() || found->first.rows != captured) return {};
   const Step& step = found->second;
   return step.graph ? StepLaunches{1, step.kernels} : StepLaunches{step.kernels, 0};
 }

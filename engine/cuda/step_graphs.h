@@ -1,10 +1,10 @@
-// Decode steps as CUDA graphs. The launches of a step depend on its number of rows and of banned
-// ids alone: all else is read from device memory. So a step is captured once for each such pair,
-// and replayed from then on.
+// Decode steps as CUDA graphs. The launches of a step depend on its size alone: all else is read
+// from device memory. So a step is captured once for each size, and replayed from then on.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <compare>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -16,10 +16,18 @@
 
 namespace edgellm {
 
+struct StepSize {
+  size_t rows = 0;
+  size_t n_banned = 0;  // ids
+  size_t reach = 0;     // AttentionArgs::decode_reach
+
+  auto operator<=>(const StepSize&) const = default;
+};
+
 class StepGraphs {
  public:
   // Launches the kernels of a step one by one.
-  using RunStep = std::function<void(size_t rows, size_t n_banned)>;
+  using RunStep = std::function<void(const StepSize& size)>;
 
   StepGraphs(const EngineOptions& options, RunStep run_step)
       : max_rows_(static_cast<size_t>(options.max_rows)),
@@ -30,8 +38,12 @@ class StepGraphs {
   // rows of a step are not the batch's.
   size_t step_rows(size_t rows) const;
 
+  // The reach of a step of so many rows, the longest of which sees `positions` positions. Few
+  // graphs serve all lengths.
+  static size_t step_reach(size_t rows, size_t positions);
+
   // Launches a step of step_rows() rows, as one graph or kernel by kernel.
-  void launch(size_t rows, size_t n_banned, cudaStream_t stream);
+  void launch(const StepSize& size, cudaStream_t stream);
 
   // Backend::step_launches().
   StepLaunches launches(size_t rows) const;
@@ -43,12 +55,12 @@ class StepGraphs {
     std::optional<GraphExec> graph;  // never for --no-graph
   };
 
-  void capture(Step& step, size_t rows, size_t n_banned, cudaStream_t stream) const;
+  void capture(Step& step, const StepSize& size, cudaStream_t stream) const;
 
   size_t max_rows_;
   bool use_graph_;
   RunStep run_step_;
-  std::map<std::pair<size_t, size_t>, Step> steps_;  // by rows and banned ids
+  std::map<StepSize, Step> steps_;
 };
 
 }  // namespace edgellm

@@ -1,4 +1,6 @@
 // attention: the dispatcher.
+#include <algorithm>
+
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/device/launch.cuh"
@@ -16,7 +18,9 @@ AttentionSize size_of(const AttentionArgs& args, const Workspace& workspace) {
   size.head_dim = args.kv.head_dim;
   size.type = args.kv.type;
   size.appends = args.k != nullptr;
-  size.cache_chunks = divide_up(args.kv.blocks_per_sequence * args.kv.block_size, kIntegerChunk);
+  const int cached = args.kv.blocks_per_sequence * args.kv.block_size;
+  const int reach = args.decode_reach > 0 ? std::min(args.decode_reach, cached) : cached;
+  size.decode_chunks = divide_up(reach, kIntegerChunk);
   size.states_rows = workspace.attention_rows;
   size.states_chunks = workspace.max_chunks;
   return size;

@@ -84,8 +84,8 @@ struct Decode {
   };
 };
 
-// Contexts of up to so many chunks are short (docs/ladder.md).
-constexpr int kShortChunks = 4;
+// In contexts of up to so many chunks the next kernel starts late (docs/ladder.md).
+constexpr int kLateStartChunks = 4;
 
 // What a block does: chunks begin .. end - 1 of the row's.
 struct DecodeItem {
@@ -670,10 +670,10 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
   const size_t head_states =
       static_cast<size_t>(states.max_chunks) * static_cast<size_t>(states.size);
   // Where contexts are short the next kernel's blocks would only be in the way until here.
-  const bool is_short = item.chunks <= kShortChunks;
-  if (!is_short) let_next_start();
+  const bool starts_late = item.chunks <= kLateStartChunks;
+  if (!starts_late) let_next_start();
   wait_for_previous();
-  if (is_short) let_next_start();
+  if (starts_late) let_next_start();
   // Copies of the threads themselves are not seen by single warps.
   if (!kBulkCopies && appends) barriers.wait_for_all();
   code_rows<D>(args, item, row_to_code, scale, appends, place, slabs, n_slots, memory, shared);

@@ -58,7 +58,7 @@ AttentionSize attention_size(const Sizes& m, int rows, int decode_rows, int chun
   size.heads = m.heads;
   size.kv_heads = m.kv_heads;
   size.head_dim = m.head_dim;
-  size.cache_chunks = chunks;
+  size.decode_chunks = chunks;
   size.states_rows = rows;
   size.states_chunks = chunks;
   return size;
@@ -75,6 +75,10 @@ void add_model(const Sizes& m, const DeviceTraits& device, std::vector<std::stri
     }
     add("attention decode", rows,
         text_of(pick_attention(attention_size(m, rows, rows, 32), device)));
+    if (rows <= 8) {
+      add("attention short", rows,
+          text_of(pick_attention(attention_size(m, rows, rows, 2), device)));
+    }
     if (rows > 1) {
       add("attention prefill", rows,
           text_of(pick_attention(attention_size(m, rows, 0, 32), device)));
@@ -231,7 +235,7 @@ TEST_CASE("plans: attention takes every row once and fits the device") {
               size.kv_heads = kv_heads;
               size.head_dim = head_dim;
               size.type = type;
-              size.cache_chunks = size.states_chunks = 32;
+              size.decode_chunks = size.states_chunks = 32;
               size.states_rows = 8;
               check_attention(size, device.traits);
             }

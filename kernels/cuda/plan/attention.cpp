@@ -46,24 +46,28 @@ DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& 
   plan.slabs = slabs <= 4 ? slabs : dims_for(size.head_dim) / kSlabDims;
   plan.columns = size.group() <= 4 ? 1 : 2;
   const int heads = size.kv_heads * divide_up(size.group(), 4 * plan.columns);
-  // Two chunks a block where few rows leave the SMs to as many blocks as a context has chunks.
+  // Short contexts: a block has both chunks, and an SM to itself. Blocks of the kernels behind it
+  // would take its issue slots, and find room on the other SMs.
   const auto other = [&](int round) {
     return static_cast<size_t>(decode_extra_bytes(kSlabDims * plan.slabs, plan.columns, round));
   };
-  const bool few = 8 * rows * heads <= device.multiprocessors && plan.columns == 1;
-  plan.round = few && slots_fit(size.type, size.head_dim, 8, other(2), device) ? 2 : 1;
+  const bool is_short = size.decode_chunks <= kShortChunks && plan.columns == 1 &&
+                        3 * rows * heads <= device.multiprocessors;
+  plan.round = is_short && slots_fit(size.type, size.head_dim, 8, other(2), device) ? 2 : 1;
   plan.slots = plan.round == 2 ? 8 : slots_for(size.type, size.head_dim, other(1), device);
   require(plan.slots > 0, "a head's tiles do not fit into shared memory");
-  plan.launch.shared_bytes = tile_bytes(size.type, size.head_dim, plan.slots) + other(plan.round);
+  plan.launch.shared_bytes = plan.round == 2
+                                 ? device.max_dynamic_shared
+                                 : tile_bytes(size.type, size.head_dim, plan.slots) + other(1);
   plan.launch.threads = kDecodeBlockThreads;
   // As many blocks as there is room for at once, a chunk each at most.
   const int room = static_cast<int>((device.max_dynamic_shared + kMostStaticShared) /
                                     (plan.launch.shared_bytes + kReservedShared));
   const int per_sm = std::clamp(room, 1, plan.slabs <= 4 ? 3 : 1);
   int workers = 1;
-  if (rows <= size.states_rows) {
+  if (plan.round == 1 && rows <= size.states_rows) {
     workers = std::clamp(device.multiprocessors * per_sm / (rows * heads), 1,
-                         std::min(size.cache_chunks, size.states_chunks));
+                         std::min(size.decode_chunks, size.states_chunks));
   }
   plan.launch.blocks[0] = workers;
   plan.launch.blocks[1] = heads;

@@ -25,7 +25,7 @@ struct AttentionSize {
   int head_dim = 0;
   KvType type = KvType::kI16;
   bool appends = true;    // keys and values of the pass come with it
-  int cache_chunks = 0;   // of kIntegerChunk positions, of a sequence in the KV cache
+  int decode_chunks = 0;  // of kIntegerChunk positions, of a decode row's context at most
   int states_rows = 0;    // for which the workspace holds states of chunks
   int states_chunks = 0;  // for which it holds them
 
@@ -38,6 +38,9 @@ inline constexpr int kHeadDims[] = {64, 128, 256};
 // ---- Codes, rows alone in their sequences: decode ----------------------------------------------
 
 inline constexpr int kDecodeBlockThreads = 256;
+
+// A context of so many chunks at most is short: one block takes all of them for a kv head.
+inline constexpr int kShortChunks = 2;
 
 // Shared memory of a block besides the tiles of the cache: units of `round` chunks and of as many
 // that come, digits of queries and weights, scores.
