@@ -83,12 +83,15 @@ TEST_CASE("CUDA qkv and attention give the bits of ref", "[gpu]") {
                               {4, 1, 128}, {3, 3, 20}, {2, 2, 256}, {18, 2, 32}, {20, 5, 128}};
   for (const HeadShape& shape : shapes) {
     for (KvType type : kTypes) {
-      check_qkv_and_attention(
-          random, shape, type, 4 * 31, 200, 3, attention_passes(),
-          [](const QkvArgs& qkv, const AttentionArgs& attention, const cuda::Workspace& workspace) {
-            cuda::qkv(qkv, workspace, nullptr);
-            cuda::attention(attention, workspace, nullptr);
-          });
+      // In a cache that one block covers, and in one that several share.
+      for (const int positions : {200, 700}) {
+        check_qkv_and_attention(random, shape, type, 4 * 31, positions, 3, attention_passes(),
+                                [](const QkvArgs& qkv, const AttentionArgs& attention,
+                                   const cuda::Workspace& workspace) {
+                                  cuda::qkv(qkv, workspace, nullptr);
+                                  cuda::attention(attention, workspace, nullptr);
+                                });
+      }
     }
   }
 }
@@ -120,89 +123,124 @@ void fill_cache(Random& random, const std::vector<int>& lengths, const CacheData
   }
 }
 
+// Attention over sequences of these lengths: `rounds` rows of each, the first at its last position,
+// and rows of a prompt behind them, positions first .. first + count - 1 of a sequence.
+struct ManySequences {
+  std::vector<int> lengths;
+  int rounds = 1;
+  int prompt_sequence = 0;
+  int prompt_first = 0;
+  int prompt_rows = 0;
+};
+
+void check_many_sequences(Random& random, const HeadShape& shape, KvType type,
+                          const ManySequences& of) {
+  const std::vector<int>& lengths = of.lengths;
+  const int n_sequences = static_cast<int>(lengths.size());
+  const int longest = *std::max_element(lengths.begin(), lengths.end());
+  CacheData cache(random, n_sequences, longest, random.below(2) == 0 ? 64 : 192, shape.kv_heads,
+                  shape.head_dim, type);
+  fill_cache(random, lengths, cache);
+  Pass pass;
+  for (int r = 0; r < of.rounds * n_sequences; ++r) {
+    const int s = (r + 3) % n_sequences;
+    pass.sequence.push_back(s);
+    pass.position.push_back(
+        std::max(0, lengths[static_cast<size_t>(s)] - 1 - 29 * (r / n_sequences)));
+  }
+  const int n_alone = static_cast<int>(pass.sequence.size());
+  for (int p = 0; p < of.prompt_rows; ++p) {
+    pass.sequence.push_back(of.prompt_sequence);
+    pass.position.push_back(of.prompt_first + p);
+  }
+  const int rows = static_cast<int>(pass.sequence.size());
+
+  const size_t width = shape.q_width();
+  const std::vector<float> q = random.normals(static_cast<size_t>(rows) * width, 2.0f);
+  std::vector<float> expected(q.size());
+  AttentionArgs args;
+  args.q = q.data();
+  args.kv = cache.cache;
+  args.places = {pass.sequence.data(), pass.position.data()};
+  args.out = expected.data();
+  args.rows = rows;
+  args.heads = shape.heads;
+  ref::attention(args);
+
+  const CacheOnDevice device_cache(cache);
+  const OnDevice<int32_t> sequence(pass.sequence), position(pass.position);
+  const OnDevice<float> device_q(q);
+  args.q = device_q.data();
+  args.kv = device_cache.cache;
+  args.places = {sequence.data(), position.data()};
+  const WorkspaceOnDevice memory(static_cast<size_t>(rows), 1, static_cast<size_t>(shape.heads),
+                                 static_cast<size_t>(cuda::divide_up(longest, kIntegerChunk)),
+                                 static_cast<size_t>(shape.head_dim));
+
+  // {rows, of them decode rows, rows whose chunks blocks may share, the reach that they plan for}:
+  // with prompt rows and without, a block a row or many, every row as if of a prompt, contexts that
+  // are longer than planned for.
+  for (const auto& [n, n_decode, n_shared, reach] :
+       {std::tuple{rows, n_alone, 1, 0},
+        {rows, std::min(rows, n_alone + 3), 1, 0},
+        {n_alone, n_alone, 1, 0},
+        {n_alone, std::min(5, n_alone), cuda::kMaxInlineRows, 0},
+        {std::min(5, n_alone), std::min(5, n_alone), cuda::kMaxInlineRows, 0},
+        {std::min(5, n_alone), std::min(5, n_alone), cuda::kMaxInlineRows, 256},
+        {std::min(5, n_alone), std::min(5, n_alone), 1, 0},
+        {2, 2, cuda::kMaxInlineRows, 0},
+        {1, 1, cuda::kMaxInlineRows, 0},
+        {1, 1, cuda::kMaxInlineRows, 500},
+        {1, 1, cuda::kMaxInlineRows, 1},
+        {rows, 0, 1, 0}}) {
+    INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim
+                  << (is_coded(type) ? ", codes" : ", f32") << ", rows " << n << ", decode rows "
+                  << n_decode << ", shared rows " << n_shared << ", reach " << reach);
+    const OnDevice<float> out(static_cast<size_t>(n) * width);
+    cuda::Workspace workspace = memory.workspace;
+    workspace.attention_rows = n_shared;
+    args.rows = n;
+    args.decode_rows = n_decode;
+    args.decode_reach = reach;
+    args.out = out.data();
+    // Twice: the counters must come back to zero.
+    for (int i = 0; i < 2; ++i) cuda::attention(args, workspace, nullptr);
+    finish();
+    const std::vector<float> wanted(
+        expected.begin(),
+        expected.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(n) * width));
+    REQUIRE(first_difference(wanted, out.read()) == "");
+    REQUIRE(device_cache.difference() == "");
+  }
+}
+
 TEST_CASE("CUDA attention of rows of many sequences gives the bits of ref", "[gpu]") {
   if (no_gpu()) return;
   Random random(26);
-  const std::vector<int> lengths = {1, 63, 64, 65, 127, 128, 300, 1000, 1601};
+  ManySequences sequences{{1, 63, 64, 65, 127, 128, 300, 1000, 1601}, 1, 6, 30, 100};
   const HeadShape shapes[] = {{3, 3, 64},  {4, 2, 64},   {9, 3, 64},  {8, 1, 64},  {2, 2, 128},
                               {2, 1, 128}, {3, 1, 128},  {4, 1, 128}, {5, 1, 128}, {1, 1, 256},
                               {3, 1, 256}, {4, 1, 256},  {16, 2, 40}, {5, 1, 96},  {2, 1, 100},
                               {3, 1, 20},  {20, 20, 50}, {6, 2, 130}, {9, 1, 64},  {20, 1, 128}};
+  for (const HeadShape& shape : shapes) {
+    for (KvType type : kTypes) check_many_sequences(random, shape, type, sequences);
+  }
   // With so many rows that blocks take whole contexts.
   const HeadShape shapes_of_many[] = {{4, 2, 64},  {9, 3, 64},  {2, 2, 128},
                                       {3, 1, 128}, {3, 1, 256}, {20, 5, 128}};
-  std::vector<std::pair<HeadShape, int>> runs;  // a shape, and its rows a sequence
-  for (const HeadShape& shape : shapes) runs.emplace_back(shape, 1);
-  for (const HeadShape& shape : shapes_of_many) runs.emplace_back(shape, 8);
-  for (const auto& [shape, rounds] : runs) {
-    for (KvType type : kTypes) {
-      const int n_sequences = static_cast<int>(lengths.size());
-      CacheData cache(random, n_sequences, lengths.back(), random.below(2) == 0 ? 64 : 192,
-                      shape.kv_heads, shape.head_dim, type);
-      fill_cache(random, lengths, cache);
-      // A row for each sequence at its last position, and rows of a prompt behind them.
-      Pass pass;
-      for (int r = 0; r < rounds * n_sequences; ++r) {
-        const int s = (r + 3) % n_sequences;
-        pass.sequence.push_back(s);
-        pass.position.push_back(std::max(0, lengths[static_cast<size_t>(s)] - 1 - 29 * (r / 9)));
-      }
-      const int n_alone = static_cast<int>(pass.sequence.size());
-      for (int p = 30; p < 130; ++p) {
-        pass.sequence.push_back(6);
-        pass.position.push_back(p);
-      }
-      const int rows = static_cast<int>(pass.sequence.size());
+  sequences.rounds = 8;
+  for (const HeadShape& shape : shapes_of_many) {
+    for (KvType type : kTypes) check_many_sequences(random, shape, type, sequences);
+  }
+}
 
-      const size_t width = shape.q_width();
-      const std::vector<float> q = random.normals(static_cast<size_t>(rows) * width, 2.0f);
-      std::vector<float> expected(q.size());
-      AttentionArgs args;
-      args.q = q.data();
-      args.kv = cache.cache;
-      args.places = {pass.sequence.data(), pass.position.data()};
-      args.out = expected.data();
-      args.rows = rows;
-      args.heads = shape.heads;
-      ref::attention(args);
-
-      const CacheOnDevice device_cache(cache);
-      const OnDevice<int32_t> sequence(pass.sequence), position(pass.position);
-      const OnDevice<float> device_q(q);
-      args.q = device_q.data();
-      args.kv = device_cache.cache;
-      args.places = {sequence.data(), position.data()};
-      const WorkspaceOnDevice memory(static_cast<size_t>(rows), 1, static_cast<size_t>(shape.heads),
-                                     13, static_cast<size_t>(shape.head_dim));
-
-      // {rows, of them decode rows, rows whose chunks blocks may share}: with prompt rows and
-      // without, a block a row or many, every row as if of a prompt.
-      for (const auto& [n, n_decode, n_shared] : {std::tuple{rows, n_alone, 1},
-                                                  {rows, n_alone + 3, 1},
-                                                  {n_alone, n_alone, 1},
-                                                  {n_alone, 5, cuda::kMaxInlineRows},
-                                                  {5, 5, cuda::kMaxInlineRows},
-                                                  {5, 5, 1},
-                                                  {2, 2, cuda::kMaxInlineRows},
-                                                  {rows, 0, 1}}) {
-        INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim
-                      << (is_coded(type) ? ", codes" : ", f32") << ", rows " << n
-                      << ", decode rows " << n_decode << ", shared rows " << n_shared);
-        const OnDevice<float> out(static_cast<size_t>(n) * width);
-        cuda::Workspace workspace = memory.workspace;
-        workspace.attention_rows = n_shared;
-        args.rows = n;
-        args.decode_rows = n_decode;
-        args.out = out.data();
-        // Twice: the counters must come back to zero.
-        for (int i = 0; i < 2; ++i) cuda::attention(args, workspace, nullptr);
-        finish();
-        const std::vector<float> wanted(
-            expected.begin(),
-            expected.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(n) * width));
-        REQUIRE(first_difference(wanted, out.read()) == "");
-        REQUIRE(device_cache.difference() == "");
-      }
+TEST_CASE("CUDA attention over 16,384 positions gives the bits of ref", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(27);
+  const ManySequences sequences{{16384, 4097, 16257}, 1, 0, 16384 - 70, 70};
+  for (const HeadShape& shape : {HeadShape{4, 1, 128}, {3, 1, 64}, {2, 2, 100}}) {
+    for (KvType type : {KvType::kI16, KvType::kI8}) {
+      check_many_sequences(random, shape, type, sequences);
     }
   }
 }

@@ -332,7 +332,7 @@ TEST_CASE("the number of threads does not change a bit, however chunks are share
   Random random(8);
   const HeadShape shape{6, 2, 64};
   for (const KvType type : {KvType::kI16, KvType::kI8}) {
-    for (const int depth : {1, 127, 128, 129, 700, 1281}) {
+    for (const int depth : {1, 127, 128, 129, 700, 1281, 16384}) {
       CacheData cache(random, 2, depth + 3, 64, shape.kv_heads, shape.head_dim, type);
       std::vector<int32_t> sequence, position;
       for (int p = 0; p < depth; ++p) {
