@@ -140,9 +140,9 @@ struct KvCache {
   EDGELLM_HOST_DEVICE float* units_of(size_t number) const {
     return units + number * (3 * kAttentionChunk);
   }
-  // The units of the tile that begins at this element.
+  // The units of the tile whose first element this is.
   EDGELLM_HOST_DEVICE float* tile_units(size_t tile) const {
-    return units + tile / static_cast<size_t>(tile_dims()) * 3;
+    return units_of(tile / tile_elements());
   }
 };
 

@@ -595,12 +595,14 @@ __device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
         const int first = (item.begin + c + u) * kIntegerChunk;
         const float2 state =
             weigh_chunk<D>(stream.units_of(c + u), shared, u, head, item.position + 1 - first);
-        if (lane == 0) {
-          shared.state[u][head] = state;
-          if (!alone) {
-            *reinterpret_cast<float2*>(states + static_cast<size_t>(head) * head_states +
-                                       (c + u) * state_size + head_dim) = state;
-          }
+        if (lane == 0) shared.state[u][head] = state;
+        // What is behind the sums, its padding included.
+        if (!alone && lane < state_size - head_dim) {
+          states[static_cast<size_t>(head) * head_states +
+                 static_cast<size_t>((c + u) * state_size + head_dim + lane)] = lane == 0 ? state.x
+                                                                                : lane == 1
+                                                                                    ? state.y
+                                                                                    : 0.0f;
         }
       }
     }
