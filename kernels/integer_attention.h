@@ -50,11 +50,11 @@ EDGELLM_HOST_DEVICE inline Digits digits_of(int code) {
   return {high, code - 256 * high};
 }
 
-// How a turned row becomes codes: code = rint(value * per_unit). A row whose largest magnitude is
-// not finite has codes 0.
+// How a turned row x becomes codes: code = rint(x * per_unit), so that x is about code / per_unit.
+// A row whose largest magnitude is not finite has codes 0.
 struct CodeUnit {
   float per_unit;
-  float unit;  // value about code * unit; of a row of values the logarithm of the unit
+  float unit;  // of a query or a key the unit itself, of a value its logarithm to the base 2
 };
 
 // Of a query or a key, or of a value (`is_value`). The unit of a value is a power of 2^(1/8), so

@@ -222,10 +222,18 @@ struct AttentionArgs {
   // them, which reads the keys and values of earlier steps before the kernels of this one have
   // ended. The bits are the same for any lower number.
   int decode_rows = 0;
-  // Positions that those rows reach at most, 0 for all of the cache: what `cuda` plans for. A
-  // longer context takes longer than it needs to.
+  // How many positions `cuda` plans for in those rows' contexts; 0: all that the cache has. Longer
+  // contexts get the same bits, but take more time.
   int decode_reach = 0;
 };
+
+// The decode_reach for rows the longest of which sees `positions` positions: few plans serve all
+// lengths.
+constexpr int decode_reach(int positions) {
+  int reach = 256;
+  while (reach < positions) reach *= 4;
+  return reach;
+}
 
 // A ternary product added to the residual stream: `attn_out` and `ffn_down`.
 //   gain given (a sub-norm): quantised with the folded norm of QkvArgs over `cols` values

@@ -20,12 +20,12 @@ namespace edgellm {
 namespace {
 
 // Zeroed memory that has physical pages only where it was written, so that a KV cache for a long
-// context costs no more than a run fills of it. Up to kHugePageBytes those may be pages of 2 MiB,
-// which together are little more than the whole: attention reads tiles of a few pages of 4 KiB here
-// and there, and would wait for their addresses.
+// context costs no more than a run fills of it. Memory of up to kMostInHugePages bytes asks for
+// pages of 2 MiB: attention reads some pages of 4 KiB here and there and would wait for the
+// translation of addresses. A short run may then occupy all of it.
 class LazyMemory {
  public:
-  static constexpr size_t kHugePageBytes = size_t{256} << 20;
+  static constexpr size_t kMostInHugePages = size_t{256} << 20;
 
   explicit LazyMemory(size_t bytes) : bytes_(std::max<size_t>(bytes, 1)) {
     data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
@@ -36,7 +36,7 @@ class LazyMemory {
                                           "); a smaller context (-c) needs less");
     }
 #ifdef MADV_HUGEPAGE
-    if (bytes_ <= kHugePageBytes) madvise(data_, bytes_, MADV_HUGEPAGE);  // if it can be had
+    if (bytes_ <= kMostInHugePages) madvise(data_, bytes_, MADV_HUGEPAGE);  // if it can be had
 #endif
   }
   ~LazyMemory() { munmap(data_, bytes_); }

@@ -44,10 +44,16 @@ class PlanLog {
     attention.kv_heads = config_.kv_heads;
     attention.head_dim = config_.head_dim;
     attention.type = kv_type_;
-    attention.decode_chunks = workspace_.max_chunks;
     attention.states_rows = workspace_.attention_rows;
     attention.states_chunks = workspace_.max_chunks;
+    // A few decode rows have a plan for each reach: the first, and that of the whole context.
+    attention.decode_chunks = workspace_.max_chunks;
     line("attention", text_of(cuda::pick_attention(attention, device_)));
+    const int shortest = decode_reach(1) / kIntegerChunk;
+    if (decode_rows > 0 && rows <= workspace_.attention_rows && shortest < workspace_.max_chunks) {
+      attention.decode_chunks = shortest;
+      line("attention in short contexts", text_of(cuda::pick_attention(attention, device_)));
+    }
     const int row_pairs = cuda::divide_up(config_.dim, 2);
     product("attn_out", rows, config_.q_dim(), row_pairs, config_.attn_sub_norm);
     product("ffn_up", rows, config_.dim, config_.ffn, true);

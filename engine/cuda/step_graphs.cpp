@@ -8,6 +8,7 @@
 #include "base/number_format.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/ops.h"
 
 namespace edgellm {
 
@@ -20,9 +21,7 @@ size_t StepGraphs::step_rows(size_t rows) const {
 size_t StepGraphs::step_reach(size_t rows, size_t positions) {
   // Many rows fill the GPU, however long their contexts are.
   if (rows > cuda::kMaxInlineRows) return 0;
-  size_t reach = 256;
-  while (reach < positions) reach *= 4;
-  return reach;
+  return static_cast<size_t>(decode_reach(static_cast<int>(positions)));
 }
 
 void StepGraphs::launch(const StepSize& size, cudaStream_t stream) {

@@ -38,8 +38,8 @@ class StepGraphs {
   // rows of a step are not the batch's.
   size_t step_rows(size_t rows) const;
 
-  // The reach of a step of so many rows, the longest of which sees `positions` positions. Few
-  // graphs serve all lengths.
+  // The reach of a step of `rows` rows, the longest of which sees `positions` positions. When a
+  // context passes a reach, the run waits for the next graph: 1.5 ms on an H200.
   static size_t step_reach(size_t rows, size_t positions);
 
   // Launches a step of step_rows() rows, as one graph or kernel by kernel.

@@ -18,8 +18,8 @@ AttentionSize size_of(const AttentionArgs& args, const Workspace& workspace) {
   size.head_dim = args.kv.head_dim;
   size.type = args.kv.type;
   size.appends = args.k != nullptr;
-  const int cached = args.kv.blocks_per_sequence * args.kv.block_size;
-  const int reach = args.decode_reach > 0 ? std::min(args.decode_reach, cached) : cached;
+  const int capacity = args.kv.blocks_per_sequence * args.kv.block_size;
+  const int reach = args.decode_reach > 0 ? std::min(args.decode_reach, capacity) : capacity;
   size.decode_chunks = divide_up(reach, kIntegerChunk);
   size.states_rows = workspace.attention_rows;
   size.states_chunks = workspace.max_chunks;

@@ -84,7 +84,7 @@ struct Decode {
   };
 };
 
-// In contexts of up to so many chunks the next kernel starts late (docs/ladder.md).
+// The next kernel starts late in contexts of at most kLateStartChunks chunks (docs/ladder.md).
 constexpr int kLateStartChunks = 4;
 
 // What a block does: chunks begin .. end - 1 of the row's.
@@ -342,8 +342,9 @@ struct AppendPlace {
         *staged_unit = of_lane;
       }
     }
-    // A tile that is fetched later must have the new row, or take its place in shared memory. With
-    // slots for keys and values, one that was fetched before is the block's last.
+    // For copies of the copy engine from here on: they read this row from the cache where it is not
+    // staged, and with two slots they put values over a staged key. With more slots no copy follows
+    // a staged row.
     if (!is_staged || n_slots == 2) all_writes_visible_to_copies();
   }
 };

@@ -99,15 +99,21 @@ TEST_CASE("compare: both sides get the same prompts, each with a nonce of its ow
     CHECK(pair.at("theirs").at("tokens") == 8);
     CHECK(pair.at("ours").at("gaps_ns").size() == 7);
     CHECK(pair.at("theirs").at("gaps_ns").size() == 7);
+    // The server naps for 5 ms before the first token and 2 between tokens. Gaps alone may be
+    // shorter, where the first token was read late.
+    int64_t theirs_ns = pair.at("theirs").at("ttft_ns");
+    for (const nlohmann::json& gap : pair.at("theirs").at("gaps_ns")) {
+      theirs_ns += gap.get<int64_t>();
+    }
+    CHECK(theirs_ns >= 19'000'000);
     CHECK(pair.at("theirs").at("own_clock").at("prompt_ns").is_null());
     CHECK(pair.at("theirs").at("own_clock").at("not_available").at("prompt_ns").is_string());
   }
   CHECK(nonces.size() == 4);
-  // The server naps for 2 ms between tokens and 5 before the first.
   for (const nlohmann::json& row : json.at("verdict")) {
     const double theirs = row.at("theirs").is_null() ? 0.0 : row.at("theirs").get<double>();
     if (row.at("metric") == "decode") {
-      CHECK(theirs < 500);
+      CHECK(theirs > 0);
       const nlohmann::json& ratio = row.at("ratio");
       CHECK(ratio.at("pairs") == 4);
       CHECK(ratio.at("min") <= ratio.at("median"));

@@ -83,7 +83,7 @@ TEST_CASE("CUDA qkv and attention give the bits of ref", "[gpu]") {
                               {4, 1, 128}, {3, 3, 20}, {2, 2, 256}, {18, 2, 32}, {20, 5, 128}};
   for (const HeadShape& shape : shapes) {
     for (KvType type : kTypes) {
-      // In a cache that one block covers, and in one that several share.
+      // In a cache of two chunks, for which a thread block takes both, and in a longer one.
       for (const int positions : {200, 700}) {
         check_qkv_and_attention(random, shape, type, 4 * 31, positions, 3, attention_passes(),
                                 [](const QkvArgs& qkv, const AttentionArgs& attention,
@@ -231,6 +231,78 @@ TEST_CASE("CUDA attention of rows of many sequences gives the bits of ref", "[gp
   sequences.rounds = 8;
   for (const HeadShape& shape : shapes_of_many) {
     for (KvType type : kTypes) check_many_sequences(random, shape, type, sequences);
+  }
+}
+
+// Rows with new keys and values at rising positions, which end a chunk, begin one, and lie in
+// chunks that a thread block fetches first or later.
+void check_appends(Random& random, const HeadShape& shape, KvType type, int shared_rows,
+                   int reach) {
+  const std::vector<int> lengths = {127, 190, 300, 1000, 62};
+  const int rows = static_cast<int>(lengths.size());
+  CacheData cache(random, rows, 1010, 64, shape.kv_heads, shape.head_dim, type);
+  fill_cache(random, lengths, cache);
+  const CacheOnDevice device_cache(cache);
+  const WorkspaceOnDevice memory(static_cast<size_t>(rows), 1, static_cast<size_t>(shape.heads), 8,
+                                 static_cast<size_t>(shape.head_dim));
+  cuda::Workspace workspace = memory.workspace;
+  workspace.attention_rows = shared_rows;
+  for (int step = 0; step < 4; ++step) {
+    INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim
+                  << ", shared rows " << shared_rows << ", reach " << reach << ", step " << step);
+    std::vector<int32_t> sequences, positions;
+    for (int s = 0; s < rows; ++s) {
+      sequences.push_back(s);
+      positions.push_back(lengths[static_cast<size_t>(s)] + step);
+    }
+    const auto n = static_cast<size_t>(rows);
+    const std::vector<float> q = random.normals(n * shape.q_width(), 2.0f);
+    const std::vector<float> k = random.normals(n * shape.kv_width());
+    const std::vector<float> v = random.normals(n * shape.kv_width());
+    std::vector<float> expected(q.size());
+    int32_t fault = 0;
+    AttentionArgs args;
+    args.q = q.data();
+    args.k = k.data();
+    args.v = v.data();
+    args.kv = cache.cache;
+    args.places = {sequences.data(), positions.data()};
+    args.out = expected.data();
+    args.rows = rows;
+    args.heads = shape.heads;
+    args.fault = &fault;
+    ref::attention(args);
+
+    const OnDevice<float> device_q(q), device_k(k), device_v(v), out(q.size());
+    const OnDevice<int32_t> sequence(sequences), position(positions);
+    const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
+    args.q = device_q.data();
+    args.k = device_k.data();
+    args.v = device_v.data();
+    args.kv = device_cache.cache;
+    args.places = {sequence.data(), position.data()};
+    args.out = out.data();
+    args.fault = device_fault.data();
+    args.decode_rows = rows;
+    args.decode_reach = reach;
+    cuda::attention(args, workspace, nullptr);
+    finish();
+    REQUIRE(first_difference(expected, out.read()) == "");
+    REQUIRE(device_cache.difference() == "");
+    REQUIRE(device_fault.read()[0] == 0);
+  }
+}
+
+TEST_CASE("CUDA attention appends keys and values of decode rows wherever they lie", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(28);
+  const HeadShape shapes[] = {{20, 5, 128}, {9, 3, 64}, {2, 1, 100}, {8, 1, 64}, {2, 2, 256}};
+  for (const HeadShape& shape : shapes) {
+    for (KvType type : {KvType::kI16, KvType::kI8}) {
+      check_appends(random, shape, type, cuda::kMaxInlineRows, 0);  // a block a chunk
+      check_appends(random, shape, type, 0, 0);                     // a block a row
+      check_appends(random, shape, type, 0, 1);                     // and two chunks at once
+    }
   }
 }
 

@@ -192,7 +192,7 @@ AttentionArgs LayerOps::attention_args(int layer) const {
   args.layer = layer;
   args.fault = fault_;
   args.decode_rows = pass_.is_decode() ? pass_.rows : 0;
-  args.decode_reach = pass_.depth + 1;
+  args.decode_reach = decode_reach(pass_.depth + 1);
   return args;
 }
 

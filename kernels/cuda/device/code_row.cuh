@@ -63,7 +63,8 @@ struct WarpRow {
 
 enum class RowKind : uint8_t { kQuery, kKey, kValue };
 
-// A row's codes. One piece of code for all kinds: where a kernel has several, it stays short.
+// A row's codes. All kinds of rows share one piece of code, so that a kernel that has several is
+// short.
 template <int kSlabs>
 struct CodedRow {
   int code[kSlabs];  // of dimensions lane + 32 j

@@ -91,7 +91,7 @@ __device__ __forceinline__ void copy_bulk(void* shared, const void* global, int 
 }
 
 // The barriers of a block for tiles, one for each pair of slots: the keys, or the values, of a
-// chunk. The whole block calls every method, and waits for all that it fills.
+// chunk. The whole block calls start() and wait().
 struct TileBarriers {
   static constexpr int kMost = 4;
 
@@ -107,7 +107,7 @@ struct TileBarriers {
     __syncthreads();
   }
 
-  // Thread 0 alone, or all threads, as kBulkCopies says.
+  // Called by thread 0 alone where the copy engine copies (kBulkCopies), else by all threads.
   __device__ __forceinline__ void copy(int pair, void* to, const void* from, int bytes) const {
     if constexpr (kBulkCopies) {
       copy_bulk(to, from, bytes, arrived + pair);

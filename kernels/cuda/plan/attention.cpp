@@ -47,7 +47,7 @@ DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& 
   plan.columns = size.group() <= 4 ? 1 : 2;
   const int heads = size.kv_heads * divide_up(size.group(), 4 * plan.columns);
   // Short contexts: a block has both chunks, and an SM to itself. Blocks of the kernels behind it
-  // would take its issue slots, and find room on the other SMs.
+  // would take its issue slots, and find room on the other SMs, at least two thirds of all.
   const auto other = [&](int round) {
     return static_cast<size_t>(decode_extra_bytes(kSlabDims * plan.slabs, plan.columns, round));
   };

@@ -1,7 +1,8 @@
 // Which kernels make the attention of a pass, and how they are launched.
 //
 //   cache    rows                              kernel
-//   codes    alone in their sequences          attention_decode.cu: a context spreads over the GPU
+//   codes    alone in their sequences          attention_decode.cu: a long context spreads over
+//                                              the GPU
 //   codes    of a prompt                       attention_code.cu, then attention_wgmma.cu where the
 //                                              GPU has wgmma, else attention_prefill.cu
 //   float32  any                               attention_float.cu
@@ -39,7 +40,8 @@ inline constexpr int kHeadDims[] = {64, 128, 256};
 
 inline constexpr int kDecodeBlockThreads = 256;
 
-// A context of so many chunks at most is short: one block takes all of them for a kv head.
+// A context of at most kShortChunks chunks is short: where few rows leave SMs enough, one block
+// takes all of it for a kv head.
 inline constexpr int kShortChunks = 2;
 
 // Shared memory of a block besides the tiles of the cache: units of `round` chunks and of as many
