@@ -34,6 +34,10 @@ int shard_of(std::string_view id, int n) {
   return static_cast<int>(xxh3(id.data(), id.size()) % static_cast<uint64_t>(n)) + 1;
 }
 
+uint64_t seed_of(std::string_view id, uint64_t seed_of_run) {
+  return seed_of_run + (xxh3(id.data(), id.size()) >> 32);
+}
+
 BatchIds::Id BatchIds::assign(const std::optional<std::string>& given, int64_t line) {
   Id id;
   if (given) {

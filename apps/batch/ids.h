@@ -31,6 +31,10 @@ std::optional<Digest> parse_hex128(std::string_view text);
 // The shard of `n`, from 1, that a request belongs to: xxh3-64 of its id, modulo n, plus 1.
 int shard_of(std::string_view id, int n);
 
+// The seed of a request that names none, from that of the run: other requests draw other numbers,
+// and the same file gives the same answers again.
+uint64_t seed_of(std::string_view id, uint64_t seed_of_run);
+
 // Gives every request of an input an id that no other has. The same input gives the same ids.
 class BatchIds {
  public:

@@ -91,14 +91,14 @@ std::string answer_record(const RecordHead& head, const BatchAnswer& answer,
        {{"prompt_tokens", n_prompt},
         {"completion_tokens", n_answer},
         {"total_tokens", n_prompt + n_answer},
-        {"prompt_tokens_details", {{"cached_tokens", result.n_shared_prompt_ids}}}}},
-      {"edgellm",
-       {{"finish_reason", to_string(result.finish_reason)},
-        {"timings",
-         {{"queued_ns", result.queued_ns},
-          {"prompt_eval_ns", result.prefill_ns},
-          {"ttft_ns", result.ttft_ns},
-          {"total_ns", result.total_ns}}}}}};
+        {"prompt_tokens_details", {{"cached_tokens", result.n_shared_prompt_ids}}}}}};
+  OrderedJson& own = body["edgellm"];
+  own["finish_reason"] = to_string(result.finish_reason);
+  if (answer.seed) own["seed"] = *answer.seed;
+  own["timings"] = {{"queued_ns", result.queued_ns},
+                    {"prompt_eval_ns", result.prefill_ns},
+                    {"ttft_ns", result.ttft_ns},
+                    {"total_ns", result.total_ns}};
   if (answer.with_token_ids) body["prompt_token_ids"] = answer.prompt_ids;
   OrderedJson record = head_json(head);
   record["response"] = {

@@ -28,6 +28,7 @@ struct BatchAnswer {
   std::vector<int32_t> prompt_ids;
   SequenceResult result;
   bool with_token_ids = false;
+  std::optional<uint64_t> seed;  // of a sampled answer
 };
 
 struct BatchError {

@@ -250,6 +250,7 @@ BatchRequest read_body(const Fields& body, bool is_chat, std::vector<std::string
   request.max_tokens = read_max_tokens(body, defaults.max_tokens);
   request.stop = read_stop(body, defaults.stop);
   request.sampling = read_sampling(body, defaults.sampling);
+  request.has_own_seed = body.has("seed");
   if (body.has("ignore_eos")) request.ignore_eos = body.boolean("ignore_eos");
   if (body.has("return_token_ids")) request.return_token_ids = body.boolean("return_token_ids");
   return request;

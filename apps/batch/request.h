@@ -31,6 +31,7 @@ struct BatchRequest {
   int max_tokens = -1;
   std::vector<std::string> stop;
   SamplingOptions sampling;
+  bool has_own_seed = false;  // in `sampling`; else it is that of the defaults
   bool ignore_eos = false;
   bool return_token_ids = false;
 };

@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "apps/batch/backend.h"
+#include "apps/batch/ids.h"
 #include "apps/batch/input.h"
 #include "apps/batch/journal.h"
 #include "apps/batch/prompts.h"
@@ -400,6 +401,8 @@ void BatchRun::submit(const RecordHead& head, const BatchInput::Request& line,
     live->answer.text.emplace();
     live->text.emplace(*tokenizer_, std::move(wanted.stop));
   }
+  if (!wanted.has_own_seed) wanted.sampling.seed = seed_of(head.custom_id, wanted.sampling.seed);
+  if (wanted.sampling.temperature > 0) live->answer.seed = wanted.sampling.seed;
   const std::vector<int32_t>& stop_ids = model_.tokenizer().stop_ids;
   SequenceRequest request;
   request.prompt_ids = live->answer.prompt_ids;

@@ -108,7 +108,9 @@ void add_sampling_options(Command& command, SamplingChoice& choice) {
   add_number(command, "--repeat-penalty", choice.repeat_penalty,
              "Make tokens that occurred before less probable; 1: off [1]", "R");
   add_number(command, "--seed", choice.seed,
-             "The same seed gives the same text on every device [0]", "S");
+             "The same seed gives the same text on every device [run, chat: another each time; "
+             "batch: 0]",
+             "S");
 }
 
 std::vector<Option> add_chat_options(Command& command, ChatOptions& options) {

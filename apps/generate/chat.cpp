@@ -216,7 +216,8 @@ class Chat {
         " tokens/s; answer " + std::to_string(n_answer) + " tokens, " +
         (n_timed > 0 ? fixed(per_second(n_timed, result.eval_ns), 1) + " tokens/s; " : "") +
         "context " + std::to_string(n_prompt + n_answer) + " of " +
-        std::to_string(backend_.info().context));
+        std::to_string(backend_.info().context) +
+        (sampling_.temperature > 0 ? "; seed " + std::to_string(sampling_.seed) : ""));
   }
 
   const ChatFlags& flags_;
@@ -239,8 +240,9 @@ int chat(const ChatFlags& flags) {
   const Tokenizer* const tokenizer = session.tokenizer();
   const ChatPrompt prompt(model, tokenizer, flags.chat.parse_special);
   const EngineOptions options = session.engine_options();
-  const SamplingOptions sampling =
-      sampling_options(flags.sampling, model.tokenizer(), model.path());
+  SamplingOptions sampling = sampling_options(flags.sampling, model.tokenizer(), model.path());
+  // Where the conversation begins greedy, /set may change that.
+  if (!flags.sampling.seed) sampling.seed = fresh_seed();
   return Chat(flags, model, *tokenizer, prompt, session.start(options), sampling).run();
 }
 

@@ -149,8 +149,8 @@ int run(const RunFlags& flags) {
   std::optional<ChatPrompt> chat;
   if (flags.chat) chat.emplace(model, tokenizer, flags.chat_options.parse_special);
   EngineOptions options = session.engine_options();
-  const SamplingOptions sampling =
-      sampling_options(flags.sampling, model.tokenizer(), model.path());
+  SamplingOptions sampling = sampling_options(flags.sampling, model.tokenizer(), model.path());
+  if (!flags.sampling.seed && sampling.temperature > 0) sampling.seed = fresh_seed();
   // A step whose logits are wanted computes all of them.
   if (!sampling.is_argmax() || flags.logprobs) options.full_head = true;
   const int64_t opening_ns = total.elapsed_ns();

@@ -7,6 +7,7 @@
 #include "apps/common/text_format.h"
 #include "apps/flags/flags.h"
 #include "apps/inspect/commands.h"
+#include "apps/session/sampling_choice.h"
 #include "apps/session/session.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -249,7 +250,15 @@ void tokenizer_rows(const ModelFile& model, Table& table) {
   table.row("chat template", info.chat_template.empty()
                                  ? std::string("none")
                                  : "yes, " + human_bytes(info.chat_template.size()));
-  table.row("sampling", info.sampling_json);
+  // What --sample adds.
+  const Json sampling = parsed_or_text(info.sampling_json);
+  const bool lacks_top_k = sampling.is_object() && !sampling.empty() &&
+                           !sampling.contains("top_k") &&
+                           sampling.value("do_sample", Json()) != false;
+  table.row(
+      "sampling",
+      info.sampling_json +
+          (lacks_top_k ? "; top_k " + std::to_string(kDefaultTopK) + " as in transformers" : ""));
 }
 
 // Licences are pages of text; their first line says which it is.

@@ -1,5 +1,7 @@
 #include "apps/session/sampling_choice.h"
 
+#include <random>
+
 #include "apps/common/parse_number.h"
 #include "base/error.h"
 #include "base/json.h"
@@ -7,9 +9,9 @@
 namespace edgellm {
 namespace {
 
-// The sampling defaults of the model's file, as generation_config.json has them: what is absent is
-// off, the temperature 1. model/import/hf_tokenizer.cpp keeps numbers and booleans as it finds
-// them.
+// The sampling defaults of the model's file, as generation_config.json has them. What is absent is
+// as in transformers: kDefaultTopK, the temperature 1, the others off.
+// model/import/hf_tokenizer.cpp keeps numbers and booleans as it finds them.
 SamplingOptions model_defaults(const TokenizerInfo& model, const std::string& path) {
   const JsonSource source = {path, "sampling"};
   const Json json = parse_json_object(model.sampling_json, source);
@@ -28,9 +30,8 @@ SamplingOptions model_defaults(const TokenizerInfo& model, const std::string& pa
     return fields.has(key) ? fields.number(key) : otherwise;
   };
   options.temperature = number("temperature", 1);
-  if (fields.has("top_k")) {
-    options.top_k = static_cast<int>(fields.integer("top_k", 0, INT32_MAX));
-  }
+  options.top_k =
+      fields.has("top_k") ? static_cast<int>(fields.integer("top_k", 0, INT32_MAX)) : kDefaultTopK;
   options.top_p = number("top_p", options.top_p);
   options.min_p = number("min_p", options.min_p);
   options.repeat_penalty = number("repetition_penalty", options.repeat_penalty);
@@ -73,6 +74,8 @@ SamplingOptions sampling_options(const SamplingChoice& choice, const TokenizerIn
   return replaced(choice.model_defaults ? model_defaults(model, model_path) : SamplingOptions{},
                   choice);
 }
+
+uint64_t fresh_seed() { return std::random_device{}(); }
 
 void set_sampling_option(SamplingOptions& options, const std::string& name,
                          const std::string& value) {

@@ -25,11 +25,17 @@ struct SamplingChoice {
 // What the choice alone can be blamed for, before a model is opened. Throws Error (kUsage).
 void check_sampling(const SamplingChoice& choice);
 
-// Greedy where the choice says nothing. With `model_defaults` those of the model, each of which the
-// choice may replace; Error (kUsage) where the model has none, (kModelFile) where they cannot be
-// used.
+// What transformers samples with where a model's generation_config.json names no top_k.
+inline constexpr int kDefaultTopK = 50;
+
+// Greedy where the choice says nothing, the seed 0. With `model_defaults` those of the model, each
+// of which the choice may replace; Error (kUsage) where the model has none, (kModelFile) where they
+// cannot be used.
 SamplingOptions sampling_options(const SamplingChoice& choice, const TokenizerInfo& model,
                                  const std::string& model_path);
+
+// Another one each time, below 2^32.
+uint64_t fresh_seed();
 
 // Sets the option that the command line calls --NAME. Error (kUsage) for a name that is none or a
 // value out of range; then nothing changes.

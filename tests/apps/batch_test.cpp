@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <random>
+#include <set>
 
+#include "apps/batch/ids.h"
 #include "apps/session/chat_prompt.h"
 #include "apps/session/prompt.h"
 #include "engine/generate.h"
@@ -265,6 +268,10 @@ TEST_CASE("batch: --text takes a prompt a line, --chat a message a line") {
   CHECK(answer_of(read_records(chats).at("line-1")) == chat["text"]);
 }
 
+uint64_t drawn_seed(const nlohmann::json& record) {
+  return record["response"]["body"]["edgellm"]["seed"].get<uint64_t>();
+}
+
 TEST_CASE("defaults of the command line are those of requests that say nothing") {
   const TempDir folder;
   const std::string in = write_file(folder, "in.jsonl",
@@ -282,8 +289,38 @@ TEST_CASE("defaults of the command line are those of requests that say nothing")
     return json_of(run(args))["text"].get<std::string>();
   };
   CHECK(answer_of(records.at("own")) == text({"--temp", "0.5", "--seed", "3", "-n", "9"}));
+  CHECK(drawn_seed(records.at("own")) == 3);
+  const uint64_t seed = drawn_seed(records.at("none"));
+  CHECK(seed == seed_of("none", 7));
   CHECK(answer_of(records.at("none")) ==
-        text({"--temp", "0.9", "--seed", "7", "-n", "12", "--stop", "a"}));
+        text({"--temp", "0.9", "--seed", std::to_string(seed), "-n", "12", "--stop", "a"}));
+}
+
+TEST_CASE("batch: requests without a seed draw independently, and the same again") {
+  const TempDir folder;
+  constexpr int kRequests = 24;
+  std::vector<std::string> lines;
+  for (int i = 0; i < kRequests; ++i) {
+    lines.push_back(R"({"id":"r)" + std::to_string(i) +
+                    R"(","prompt":"Once upon a time","max_tokens":12,"temperature":1})" + "\n");
+  }
+  const auto answers = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::string input;
+    for (const std::string& line : lines) input += line;
+    const std::string out = folder / (name + ".out.jsonl");
+    run_batch_to(0, write_file(folder, name + ".jsonl", input), out, more);
+    std::map<std::string, std::string> texts;
+    for (const auto& [id, record] : read_records(out)) texts[id] = answer_of(record);
+    return texts;
+  };
+  const auto first = answers("first", {});
+  std::set<std::string> distinct;
+  for (const auto& [id, text] : first) distinct.insert(text);
+  CHECK(distinct.size() > kRequests / 2);
+  // Another order, the same answers; another seed of the run, others.
+  std::reverse(lines.begin(), lines.end());
+  CHECK(answers("reversed", {"--sequences", "3"}) == first);
+  CHECK(answers("seeded", {"--temp", "1", "--seed", "5"}) != first);
 }
 
 TEST_CASE("batch: --ordered gives the order of the input, to a file and to a stream") {

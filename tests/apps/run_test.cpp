@@ -195,10 +195,12 @@ TEST_CASE("greedy is the default, and temperature 0 the same") {
 
 TEST_CASE("run --sample takes the model's own defaults, and flags replace single ones") {
   const std::vector<std::string> by_hand = {
-      kPrompt, "-n", "40", "--temp", "0.7", "--repeat-penalty", "1.1", "--top-p", "0.9"};
-  const auto sampled = run_json({kPrompt, "-n", "40", "--sample"});
+      kPrompt, "-n",      "40", "--temp", "0.7", "--repeat-penalty", "1.1", "--top-p",
+      "0.9",   "--top-k", "50", "--seed", "0"};
+  const auto sampled = run_json({kPrompt, "-n", "40", "--sample", "--seed", "0"});
+  // The file names no top_k: transformers' own default.
   CHECK(sampled["sampling"] == nlohmann::json({{"temperature", 0.7},
-                                               {"top_k", 0},
+                                               {"top_k", 50},
                                                {"top_p", 0.9},
                                                {"min_p", 0},
                                                {"repeat_penalty", 1.1},
@@ -214,7 +216,8 @@ TEST_CASE("run --sample takes the model's own defaults, and flags replace single
 
 TEST_CASE("a seed gives the same text again, on every machine") {
   const auto hash = [](std::vector<std::string> more) {
-    std::vector<std::string> args = {kPrompt, "-n", "100", "--ignore-eos", "--sample"};
+    std::vector<std::string> args = {kPrompt,    "-n",      "100", "--ignore-eos",
+                                     "--sample", "--top-k", "0"};
     args.insert(args.end(), more.begin(), more.end());
     return run_json(args)["output_hash"];
   };
@@ -222,8 +225,18 @@ TEST_CASE("a seed gives the same text again, on every machine") {
   CHECK(hash({"--seed", "7"}) == "06f708f8ecb64364");
   CHECK(hash({"--seed", "7", "--threads", "1"}) == hash({"--seed", "7", "--threads", "2"}));
   CHECK(hash({"--seed", "7", "--prefill-chunk", "2"}) == hash({"--seed", "7"}));
-  CHECK(hash({"--seed", "0"}) == hash({}));
-  CHECK(hash({"--seed", "18446744073709551615"}) != hash({}));
+  CHECK(hash({"--seed", "18446744073709551615"}) != hash({"--seed", "0"}));
+}
+
+TEST_CASE("run without a seed draws another text each time, and says with which seed") {
+  const std::vector<std::string> args = {kPrompt, "-n", "40", "--ignore-eos", "--temp", "1"};
+  const auto first = run_json(args);
+  const auto second = run_json(args);
+  CHECK(first["sampling"]["seed"] != second["sampling"]["seed"]);
+  CHECK(first["output_hash"] != second["output_hash"]);
+  std::vector<std::string> again = args;
+  again.insert(again.end(), {"--seed", first["sampling"]["seed"].dump()});
+  CHECK(run_json(again)["output_hash"] == first["output_hash"]);
 }
 
 TEST_CASE("run --logprobs adds each token's own and the N largest") {
@@ -278,7 +291,8 @@ std::vector<nlohmann::json> lines_of(const Result& result) {
 }
 
 TEST_CASE("run --json --stream is a line for each token, then the object of --json") {
-  const std::vector<std::string> options = {"-n", "40", "--sample", "--logprobs", "1"};
+  const std::vector<std::string> options = {"-n", "40",           "--sample",   "--seed",
+                                            "0",  "--ignore-eos", "--logprobs", "1"};
   std::vector<std::string> args = {"run", demo_model(), kPrompt, "--json", "--stream"};
   args.insert(args.end(), options.begin(), options.end());
   const auto lines = lines_of(run(args));
