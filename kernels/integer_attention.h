@@ -129,9 +129,12 @@ EDGELLM_HOST_DEVICE inline float integer_weight(float score, float max) {
   return bits_to_float(float_to_bits(p) + (float_to_bits(t) << 23));
 }
 
-// The 16-bit number of a weight of at most 1.
+// Bits whose lower 16 are the 16-bit number of a weight of at most 1.
+EDGELLM_HOST_DEVICE inline uint32_t weight_bits(float weight) {
+  return float_to_bits(fmaf(weight, 65535.0f, 8388608.0f));
+}
 EDGELLM_HOST_DEVICE inline uint32_t weight_code(float weight) {
-  return float_to_bits(fmaf(weight, 65535.0f, 8388608.0f)) & 0xffffu;
+  return weight_bits(weight) & 0xffffu;
 }
 
 // 2^n for an integer n <= 0, 2^-126 for those below.

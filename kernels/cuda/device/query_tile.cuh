@@ -175,11 +175,6 @@ struct WeightBytes {
   }
 };
 
-// The bits of a weight whose low half is its code (weight_code()).
-__device__ __forceinline__ uint32_t weight_bits(float weight) {
-  return __float_as_uint(fmaf(weight, 65535.0f, 8388608.0f));
-}
-
 // Turns the lane's sums back and writes the results: o[n][2 h + b] is dimension 8 n + 2 t + b of
 // query h.
 template <int kTiles>
