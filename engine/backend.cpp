@@ -11,11 +11,10 @@
 namespace edgellm {
 
 void Backend::decode(int sequence, int32_t id, int position, int n_max,
-                     std::span<const int32_t> banned,
                      const std::function<bool(int32_t id)>& on_token) {
   const int n_steps = std::min(n_max, info().context - position);
   bool continues = true;
-  decode_rows({{&id, 1}, {&sequence, 1}, {&position, 1}}, n_steps, banned,
+  decode_rows({{&id, 1}, {&sequence, 1}, {&position, 1}}, n_steps,
               [&](std::span<const int32_t> chosen) {
                 // The ids of a step that was under way when the run ended are dropped.
                 if (continues) continues = on_token(chosen[0]) && chosen[0] >= 0;
@@ -23,7 +22,7 @@ void Backend::decode(int sequence, int32_t id, int position, int n_max,
               });
 }
 
-void Backend::decode_rows(const Batch& first, int n_max, std::span<const int32_t> banned,
+void Backend::decode_rows(const Batch& first, int n_max,
                           const std::function<bool(std::span<const int32_t> ids)>& on_ids) {
   std::vector<int32_t> ids(first.ids.begin(), first.ids.end());
   std::vector<int32_t> positions(first.positions.begin(), first.positions.end());
@@ -32,8 +31,7 @@ void Backend::decode_rows(const Batch& first, int n_max, std::span<const int32_t
   std::iota(rows.begin(), rows.end(), 0);
   Outputs outputs;
   outputs.rows = rows;
-  outputs.banned = banned;
-  outputs.argmax = chosen;
+  outputs.ids = chosen;
   for (int step = 0; step < n_max; ++step) {
     forward({ids, first.sequences, positions}, outputs);
     if (!on_ids(chosen)) return;

@@ -1,5 +1,5 @@
 // The narrow calls between the engine's host logic and a device: forward() runs one pass, decode()
-// and decode_rows() run many greedy ones.
+// and decode_rows() run many of single ids.
 //
 // A pass is a batch of rows. Decode is one row per live sequence, prefill many rows of one. Both
 // devices run the same five ops a layer (kernels/ops.h). A row gets the same bits on both, and
@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "engine/sampling.h"
 #include "kernels/ops.h"
 #include "model/model_file.h"
 
@@ -58,17 +59,27 @@ struct Batch {
   std::span<const int32_t> positions;
 };
 
+// How the ids of a sequence are chosen.
+struct Choice {
+  SamplingOptions sampling;
+  std::span<const int32_t> banned;  // ids that are never chosen
+  std::span<const int32_t> prompt;  // ids that count as the prompt's for the penalties
+};
+
 // What a pass is asked for besides filling the KV cache.
 struct Outputs {
-  // Rows of the batch whose result is wanted; may be empty. Either every row gives both arg-max and
-  // logits, or the first rows give an arg-max and the others logits. An arg-max without logits may
-  // come from the certified head.
+  // Rows of the batch whose result is wanted; may be empty. Either every row gives both an id and
+  // logits, or the first rows give an id and the others logits.
   std::span<const int32_t> rows;
-  std::span<const int32_t> banned;  // ids the arg-max may not choose
-  std::span<int32_t> argmax;        // of the first argmax.size() of `rows`
-  std::span<float> logits;          // [n, vocab] of the last n of `rows`
-  std::span<float> hidden;          // [layers + 1, batch rows, dim] or empty: embedding, residual
-                                    // after layers 1 .. layers - 1, final norm's output
+  // Of the first ids.size() of `rows`: chosen as set_choice() says, for the position behind the
+  // row's, and counted by the penalties; -1 where every id is banned. A greedy id without logits
+  // may come from the certified head.
+  std::span<int32_t> ids;
+  std::span<float> logits;           // [n, vocab] of the last n of `rows`
+  std::span<float> hidden;           // [layers + 1, batch rows, dim] or empty: embedding, residual
+                                     // after layers 1 .. layers - 1, final norm's output
+  std::span<LogprobSums> logprobs;   // [ids.size()] or empty
+  std::span<LogprobLogit> top;       // [ids.size(), n] beside `logprobs`, the n largest logits
 };
 
 // Bytes that a backend has allocated, for `info` and `--verbose`.
@@ -135,14 +146,18 @@ class Backend {
   // Throws NotFiniteError, which names the layer.
   virtual void forward(const Batch& batch, const Outputs& outputs) = 0;
 
-  // Greedy decode: feeds `id` to `sequence` at `position`, then each chosen id at the position
+  // From the next pass on, the ids of `sequence` are chosen so, and counting begins anew. Before
+  // the first call it is greedy.
+  virtual void set_choice(int sequence, const Choice& choice) = 0;
+
+  // Decode: feeds `id` to `sequence` at `position`, then each chosen id at the position
   // after it. `on_token` gets every chosen id and returns whether to continue. The run also ends
   // after `n_max` ids, when the context is full, and after an id of -1 (every id is banned).
   //
   // Afterwards the cache holds `id` and all ids that on_token got but the last; what lies behind
   // them is not defined. Throws NotFiniteError as forward() does, once on_token has got the ids of
   // the steps before. What on_token throws passes through.
-  void decode(int sequence, int32_t id, int position, int n_max, std::span<const int32_t> banned,
+  void decode(int sequence, int32_t id, int position, int n_max,
               const std::function<bool(int32_t id)>& on_token);
 
   // The same for several sequences, with a row of `first` for each. Every sequence has blocks for
@@ -151,7 +166,7 @@ class Backend {
   //
   // A device may have begun another step when on_ids ends the run. on_ids then gets the ids of that
   // step as well, unless the step met a fault: such a step counts as not begun.
-  virtual void decode_rows(const Batch& first, int n_max, std::span<const int32_t> banned,
+  virtual void decode_rows(const Batch& first, int n_max,
                            const std::function<bool(std::span<const int32_t> ids)>& on_ids);
 
   virtual MemoryPlan memory() const = 0;

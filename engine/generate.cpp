@@ -37,10 +37,18 @@ void check_prompt(const Backend& backend, const GenerateRequest& request) {
 void check_choice(const GenerateRequest& request, int vocab) {
   const std::string problem = sampling_problem(request.sampling);
   if (!problem.empty()) throw Error(ExitCode::kUsage, problem);
-  if (request.top_logprobs < 0 || request.top_logprobs > vocab) {
+  for (const LogitBias& entry : request.sampling.logit_bias) {
+    if (entry.id < 0 || entry.id >= vocab) {
+      throw Error(ExitCode::kUsage,
+                  "logit_bias names token id " + std::to_string(entry.id) +
+                      ", which is outside the model's vocabulary of " + std::to_string(vocab) +
+                      " (ids from 0 to " + std::to_string(vocab - 1) + ")");
+    }
+  }
+  const int most = std::min(vocab, kMaxTopLogprobs);
+  if (request.top_logprobs < 0 || request.top_logprobs > most) {
     throw Error(ExitCode::kUsage, "--logprobs is " + std::to_string(request.top_logprobs) +
-                                      "; use a number from 0 to the vocabulary's " +
-                                      std::to_string(vocab));
+                                      "; use a number from 0 to " + std::to_string(most));
   }
 }
 
@@ -48,25 +56,16 @@ void check_choice(const GenerateRequest& request, int vocab) {
 class Generation {
  public:
   Generation(Backend& backend, const GenerateRequest& request)
-      : backend_(backend),
-        request_(request),
-        needs_logits_(!request.sampling.is_argmax() || request.on_logprobs),
-        start_(now_ns()),
-        position_(request.n_cached) {
-    if (request.ignore_stop_ids) banned_ = request.stop_ids;
-    if (needs_logits_) {
-      logits_.resize(static_cast<size_t>(backend.model().config().vocab));
-      seen_.assign(request.prompt_ids.begin(), request.prompt_ids.end());
-    }
+      : backend_(backend), request_(request), start_(now_ns()), position_(request.n_cached) {
+    backend.set_choice(kSequence, {.sampling = request.sampling,
+                                   .banned = request.banned(),
+                                   .prompt = request.prompt_ids});
+    if (request.on_logprobs) top_.resize(static_cast<size_t>(request.top_logprobs));
   }
 
   GenerateResult run() {
     if (prefill()) {
-      if (needs_logits_) {
-        decode_by_logits();
-      } else {
-        decode_greedily();
-      }
+      decode();
       result_.eval_ns = last_token_at_ - start_ - result_.ttft_ns;
     }
     result_.n_cached = position_;
@@ -78,66 +77,58 @@ class Generation {
 
   bool interrupted() const { return request_.interrupted && request_.interrupted(); }
 
+  // What a step gives: the next id, and its log-probabilities where they are wanted.
+  Outputs next_outputs() {
+    Outputs outputs;
+    outputs.ids = {&next_, 1};
+    if (request_.on_logprobs) {
+      outputs.logprobs = {&sums_, 1};
+      outputs.top = top_;
+    }
+    return outputs;
+  }
+
   // Feeds the prompt and chooses the first id. False where the run was interrupted before.
   bool prefill() {
-    Outputs outputs;
-    if (needs_logits_) {
-      outputs.logits = logits_;
-    } else {
-      outputs.argmax = {&next_, 1};
-      outputs.banned = banned_;
-    }
     Prefill prefill(backend_, kSequence, position_,
                     request_.prompt_ids.subspan(static_cast<size_t>(position_)));
-    while (!prefill.is_done() && !interrupted()) prefill.run_pass_for_last_id(outputs);
+    while (!prefill.is_done() && !interrupted()) prefill.run_pass_for_last_id(next_outputs());
     position_ += static_cast<int>(prefill.n_fed());
     result_.prompt_eval_ns = now_ns() - start_;
-    if (!prefill.is_done()) {
-      result_.finish_reason = FinishReason::kInterrupted;
-      return false;
-    }
-    if (needs_logits_) next_ = choose();
-    return true;
+    if (prefill.is_done()) return true;
+    result_.finish_reason = FinishReason::kInterrupted;
+    return false;
   }
 
-  // Where the arg-max is not enough, each step brings its logits to the host.
-  void decode_by_logits() {
-    const int32_t row = 0;
-    Outputs outputs;
-    outputs.rows = {&row, 1};
-    outputs.logits = logits_;
-    while (accept(next_)) {
-      backend_.forward({{&next_, 1}, {&kSequence, 1}, {&position_, 1}}, outputs);
-      ++position_;
-      next_ = choose();
-    }
-  }
-
-  void decode_greedily() {
+  void decode() {
     if (!accept(next_)) return;
+    if (request_.on_logprobs) {
+      decode_with_logprobs();
+      return;
+    }
     // accept() says when to end; the bound keeps the backend from running ahead of it.
     int n_max = backend_.info().context - position_ - 1;
     if (request_.max_tokens >= 0) n_max = std::min(n_max, request_.max_tokens - 1);
-    backend_.decode(kSequence, next_, position_, n_max, banned_, [this](int32_t id) {
+    backend_.decode(kSequence, next_, position_, n_max, [this](int32_t id) {
       ++position_;
       return accept(id);
     });
   }
 
-  // The id for `position_`, by the logits of the row before it.
-  int32_t choose() {
-    const int32_t id =
-        choose_id(logits_, seen_, banned_, request_.sampling, static_cast<uint64_t>(position_));
-    if (id >= 0 && request_.on_logprobs) {
-      request_.on_logprobs(log_probabilities(logits_, id, request_.top_logprobs));
-    }
-    seen_.push_back(id);
-    return id;
+  void decode_with_logprobs() {
+    const int32_t row = 0;
+    Outputs outputs = next_outputs();
+    outputs.rows = {&row, 1};
+    do {
+      backend_.forward({{&next_, 1}, {&kSequence, 1}, {&position_, 1}}, outputs);
+      ++position_;
+    } while (accept(next_));
   }
 
   // Takes the id that was chosen for `position_`; returns whether the run continues.
   bool accept(int32_t id) {
     if (id < 0) throw every_id_is_banned();
+    if (request_.on_logprobs) request_.on_logprobs(token_logprobs(sums_, top_));
     const int64_t token_at = now_ns();
     if (result_.token_ids.empty()) {
       result_.ttft_ns = token_at - start_;
@@ -158,13 +149,11 @@ class Generation {
 
   Backend& backend_;
   const GenerateRequest& request_;
-  const bool needs_logits_;
   const int64_t start_;
-  std::span<const int32_t> banned_;
-  std::vector<float> logits_;  // [vocab], where they are needed
-  std::vector<int32_t> seen_;  // prompt and answer, where logits are needed
-  int position_;               // of next_; the cache holds the positions before it
-  int32_t next_ = -1;          // the id that was chosen last
+  int position_;       // of next_; the cache holds the positions before it
+  int32_t next_ = -1;  // the id that was chosen last
+  LogprobSums sums_{};
+  std::vector<LogprobLogit> top_;
   int64_t last_token_at_ = 0;
   GenerateResult result_;
 };

@@ -32,14 +32,18 @@ struct GenerateRequest {
   bool ignore_stop_ids = false;  // never choose a stop id
   SamplingOptions sampling;      // greedy unless set
   // Called with the log-probabilities of each id, just before on_token: its own and those of the
-  // `top_logprobs` most probable ids. It changes no id, but each step then copies its logits to the
-  // host. May be empty.
+  // `top_logprobs` most probable ids. It changes no id, but the full head runs for every step, and
+  // the host waits for each. May be empty.
   std::function<void(const TokenLogprobs&)> on_logprobs;
-  int top_logprobs = 0;  // at most the vocabulary
+  int top_logprobs = 0;  // at most the vocabulary and kMaxTopLogprobs
   // Called with each id as it comes; false ends the run with kStopString. May be empty.
   std::function<bool(int32_t id)> on_token;
   // Polled between steps; true ends the run with kInterrupted. May be empty.
   std::function<bool()> interrupted;
+
+  std::span<const int32_t> banned() const {
+    return ignore_stop_ids ? stop_ids : std::span<const int32_t>();
+  }
 };
 
 struct GenerateResult {

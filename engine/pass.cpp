@@ -114,25 +114,34 @@ void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& c
   for (int32_t row : outputs.rows) {
     require(row >= 0 && static_cast<size_t>(row) < rows, "an output row is not in the batch");
   }
-  for (int32_t id : outputs.banned) {
-    require(id >= 0 && id < config.vocab, "a banned id is outside the vocabulary");
-  }
   const size_t vocab = static_cast<size_t>(config.vocab);
-  require(outputs.banned.size() <= vocab, "more ids are banned than there are");
   const size_t wanted = outputs.rows.size();
   require(outputs.logits.size() % vocab == 0, "logits are [output rows, vocab]");
   const size_t n_logits = outputs.logits.size() / vocab;
-  const size_t n_argmax = outputs.argmax.size();
-  require((n_argmax == wanted && n_logits == wanted) || n_argmax + n_logits == wanted,
-          "all output rows give arg-max and logits, or each one of them");
+  const size_t n_ids = outputs.ids.size();
+  require((n_ids == wanted && n_logits == wanted) || n_ids + n_logits == wanted,
+          "all output rows give an id and logits, or each one of them");
+  require(outputs.logprobs.empty() || outputs.logprobs.size() == n_ids,
+          "each id has its log-probability, or none");
+  require(outputs.top.size() <= outputs.logprobs.size() * std::min(vocab, size_t{kMaxTopLogprobs}) &&
+              (outputs.top.empty() || outputs.top.size() % outputs.logprobs.size() == 0),
+          "there are more of the largest logits than kMaxTopLogprobs for each id");
   require(outputs.hidden.empty() ||
               outputs.hidden.size() ==
                   static_cast<size_t>(config.layers + 1) * rows * static_cast<size_t>(config.dim),
           "hidden states are [layers + 1, rows, dim]");
 }
 
-size_t argmax_only_rows(const Outputs& outputs, const ModelConfig& config) {
+size_t ids_only_rows(const Outputs& outputs, const ModelConfig& config) {
   return outputs.rows.size() - outputs.logits.size() / static_cast<size_t>(config.vocab);
+}
+
+std::vector<int32_t> choosing_sequences(const Batch& batch, const Outputs& outputs) {
+  std::vector<int32_t> sequences;
+  for (const int32_t row : outputs.rows.first(outputs.ids.size())) {
+    sequences.push_back(batch.sequences[static_cast<size_t>(row)]);
+  }
+  return sequences;
 }
 
 void log_backend(const Backend& backend) {

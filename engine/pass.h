@@ -65,8 +65,11 @@ class BlockTable {
 void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& config,
                 const BackendInfo& info, const BlockTable& table);
 
-// How many of the output rows, the first ones, give an arg-max and no logits.
-size_t argmax_only_rows(const Outputs& outputs, const ModelConfig& config);
+// How many of the output rows, the first ones, give an id and no logits.
+size_t ids_only_rows(const Outputs& outputs, const ModelConfig& config);
+
+// The sequence of each row that gives an id.
+std::vector<int32_t> choosing_sequences(const Batch& batch, const Outputs& outputs);
 
 // A debug line: what a new backend is and how much memory it has allocated.
 void log_backend(const Backend& backend);

@@ -17,9 +17,8 @@ struct Scheduler::Sequence {
   int64_t admitted_at;
   bool has_begun = false;  // position is behind the ids that it shares; until then it is 0
   bool has_ended = false;
-  int position = 0;           // ids in the cache
-  int32_t next = -1;          // the id for `position`, once the prompt is computed
-  std::vector<int32_t> seen;  // prompt and answer, where a penalty needs them
+  int position = 0;   // ids in the cache
+  int32_t next = -1;  // the id for `position`, once the prompt is computed
   int64_t last_id_at = 0;
   SequenceResult result;
 
@@ -138,8 +137,10 @@ void Scheduler::start_first(BlockPool::Lease&& lease) {
   free_slots_.pop_back();
   sequence->admitted_at = now_ns();
   sequence->result.queued_ns = sequence->admitted_at - sequence->submitted_at;
-  if (sequence->request.sampling.repeat_penalty != 1) sequence->seen = sequence->request.prompt_ids;
   backend_.set_blocks(sequence->slot, sequence->lease.blocks);
+  backend_.set_choice(sequence->slot, {.sampling = sequence->request.sampling,
+                                       .banned = sequence->banned(),
+                                       .prompt = sequence->request.prompt_ids});
   if (log_enabled(LogLevel::kTrace)) {
     log(LogLevel::kTrace, "admitted a request of " + std::to_string(sequence->prompt()) +
                               " ids to slot " + std::to_string(sequence->slot) + ": " +
@@ -176,17 +177,14 @@ void Scheduler::run_alone(const std::vector<Part>& parts) {
   }
 }
 
-// Runs passes of greedy rows only, until a sequence ends or the time is up. A GPU begins the next
+// Runs passes of decoding rows only, until a sequence ends or the time is up. A GPU begins the next
 // pass before the host has seen the ids of this one. False where nothing was run, because a single
 // pass has to do.
 bool Scheduler::run_decode_passes(const std::vector<Sequence*>& among) {
   if (options_.run_ns <= 0) return false;
   int n_steps = std::numeric_limits<int>::max();
   for (const Sequence* sequence : among) {
-    if (!sequence->decodes() || !sequence->request.sampling.is_argmax() ||
-        !std::ranges::equal(sequence->banned(), among[0]->banned())) {
-      return false;
-    }
+    if (!sequence->decodes()) return false;
     n_steps = std::min(n_steps, steps_to_end(*sequence));
   }
   if (n_steps < 2) return false;
@@ -204,7 +202,7 @@ bool Scheduler::run_decode_passes(const std::vector<Sequence*>& among) {
     return continues;
   };
   try {
-    backend_.decode_rows({ids_, sequences_, positions_}, n_steps, among[0]->banned(), on_ids);
+    backend_.decode_rows({ids_, sequences_, positions_}, n_steps, on_ids);
   } catch (const NotFiniteError&) {
     run_alone(parts);
   }
@@ -277,45 +275,20 @@ void Scheduler::gather(const std::vector<Sequence*>& among) {
   }
 }
 
-// Lists the output rows of the gathered parts. A pass has one set of banned ids, so the backend
-// chooses for the greedy sequences that ban the ids of the first one. Sampled ids, and greedy ids
-// with other bans, come from logits.
-void Scheduler::choose_outputs() {
+void Scheduler::forward() {
   output_sequences_.clear();
   output_rows_.clear();
-  banned_ = {};
-  const auto backend_chooses = [&](const Sequence& sequence) {
-    if (!sequence.request.sampling.is_argmax()) return false;
-    if (output_rows_.empty()) banned_ = sequence.banned();
-    return std::ranges::equal(sequence.banned(), banned_);
-  };
-  std::vector<std::pair<Sequence*, int32_t>> by_logits;
   int32_t row = -1;
   for (const Part& part : parts_) {
     row += part.rows;
     if (!part.has_output) continue;
-    if (backend_chooses(*part.sequence)) {
-      output_sequences_.push_back(part.sequence);
-      output_rows_.push_back(row);
-    } else {
-      by_logits.emplace_back(part.sequence, row);
-    }
+    output_sequences_.push_back(part.sequence);
+    output_rows_.push_back(row);
   }
-  argmax_.resize(output_rows_.size());
-  for (const auto& [sequence, output_row] : by_logits) {
-    output_sequences_.push_back(sequence);
-    output_rows_.push_back(output_row);
-  }
-  logits_.resize(by_logits.size() * static_cast<size_t>(backend_.model().config().vocab));
-}
-
-void Scheduler::forward() {
-  choose_outputs();
+  chosen_.resize(output_rows_.size());
   Outputs outputs;
   outputs.rows = output_rows_;
-  outputs.banned = banned_;
-  outputs.argmax = argmax_;
-  outputs.logits = logits_;
+  outputs.ids = chosen_;
   const int64_t start = now_ns();
   backend_.forward({ids_, sequences_, positions_}, outputs);
   counters_.pass_ns += now_ns() - start;
@@ -339,25 +312,8 @@ void Scheduler::accept_results() {
     sequence.position += part.rows;
   }
   for (size_t i = 0; i < output_sequences_.size(); ++i) {
-    Sequence& sequence = *output_sequences_[i];
-    int32_t id = -1;
-    try {
-      id = choose(sequence, i);
-    } catch (const Error& error) {
-      end(sequence, SequenceResult::Failure{error.code(), error.what()}, {});
-      continue;
-    }
-    accept_choice(sequence, id);
+    accept_choice(*output_sequences_[i], chosen_[i]);
   }
-}
-
-// The id for the sequence's position, by the result of output row `output`.
-int32_t Scheduler::choose(const Sequence& sequence, size_t output) const {
-  if (output < argmax_.size()) return argmax_[output];
-  const size_t vocab = static_cast<size_t>(backend_.model().config().vocab);
-  return choose_id(std::span(logits_).subspan((output - argmax_.size()) * vocab, vocab),
-                   sequence.seen, sequence.banned(), sequence.request.sampling,
-                   static_cast<uint64_t>(sequence.position));
 }
 
 // An `id` of -1 says that every id is banned.
@@ -382,7 +338,6 @@ void Scheduler::accept_id(Sequence& sequence, int32_t id) {
   sequence.last_id_at = now;
   sequence.next = id;
   result.token_ids.push_back(id);
-  if (sequence.request.sampling.repeat_penalty != 1) sequence.seen.push_back(id);
   ++counters_.output_ids;
 
   const SequenceRequest& request = sequence.request;

@@ -2,8 +2,8 @@
 // would give it alone, no matter which requests run beside it.
 //
 // A pass of the backend has a row for every sequence that decodes and, in the rows that are left,
-// ids of prompts, the oldest prompt first. Where all sequences decode greedily the scheduler asks
-// for many passes with one call (Backend::decode_rows), so that a GPU need not wait for the host.
+// ids of prompts, the oldest prompt first. Where all sequences decode the scheduler asks for many
+// passes with one call (Backend::decode_rows), so that a GPU need not wait for the host.
 //
 // Requests are admitted in the order in which they came. A request is admitted as soon as a slot
 // and blocks for all positions that it can need are free, so nothing that was admitted ever waits
@@ -126,10 +126,8 @@ class Scheduler {
   int steps_to_end(const Sequence& sequence) const;
   void gather(const std::vector<Sequence*>& among);
   void add_rows(Sequence& sequence, std::span<const int32_t> ids);
-  void choose_outputs();
   void forward();
   void accept_results();
-  int32_t choose(const Sequence& sequence, size_t output) const;
   void accept_choice(Sequence& sequence, int32_t id);
   void accept_id(Sequence& sequence, int32_t id);
   void end(Sequence& sequence, std::optional<SequenceResult::Failure> failure, FinishReason reason);
@@ -143,15 +141,12 @@ class Scheduler {
   std::vector<int> free_slots_;
   SchedulerCounters counters_;
 
-  // The next pass. For its first output rows the backend chooses the id; the ids of the other
-  // output rows are chosen here, from their logits.
+  // The next pass.
   std::vector<Part> parts_;
   std::vector<int32_t> ids_, sequences_, positions_;  // [rows]
   std::vector<int32_t> output_rows_;                  // [output rows]
   std::vector<Sequence*> output_sequences_;           // [output rows]
-  std::span<const int32_t> banned_;                   // ids that the backend does not choose
-  std::vector<int32_t> argmax_;                       // [first output rows]
-  std::vector<float> logits_;                         // [other output rows, vocab]
+  std::vector<int32_t> chosen_;                       // [output rows]
 };
 
 }  // namespace edgellm

@@ -299,4 +299,78 @@ struct CertifiedHeadArgs {
   int32_t* rescored = nullptr;  // [rows] out: rows of the head computed from `w`
 };
 
+// ---- Choosing ids ---------------------------------------------------------------------------
+
+// How the ids of a sequence are chosen, ready for the ops (engine/sampling.h has what users say).
+struct ChoiceRule {
+  uint64_t seed = 0;
+  uint64_t top_p = 0;             // share of the total, times 2^64; 0: all of it
+  uint64_t min_weight = 1;        // the smallest weight that stays
+  float inverse_temperature = 0;  // of a sampled sequence
+  int32_t samples = 0;            // 0: the arg-max of the adjusted logits
+  int32_t top_k = 0;              // 0: all
+  float repetition = 1;
+  float frequency = 0;
+  float presence = 0;
+  int32_t marks = 0;     // 0: no penalty, bias or ban, so no marks are read or kept
+  int32_t n_biases = 0;  // entries of the sequence's list
+};
+
+// Added to the logit of an id before anything else.
+struct LogitBias {
+  int32_t id;
+  float bias;
+};
+inline constexpr int kMaxBiases = 1024;  // of a sequence
+
+// Chooses an id from each row of logits, by the rule of the row's sequence (kernels/choice.h has
+// the functions):
+//   1. a = adjusted_logit: ban, bias, repetition, frequency and presence penalty; no id left: -1
+//   2. samples == 0: the id with the largest a; ends here
+//   3. w = logit_weight(a, largest a, inverse_temperature), an integer
+//   4. top_k: the first top_k in the order of falling a stay
+//   5. top_p: in the same order the first ones stay, as few as reach top_p_sum(all that are left)
+//   6. those with w >= min_weight stay
+//   7. the id: in ascending order the first whose running sum of w exceeds
+//      share_of(all that are left, random_bits(seed, position of the new id))
+// Of equal values of a the lower id comes first. A sequence that keeps marks counts the id, unless
+// the pass has met a fault.
+struct ChooseArgs {
+  const float* logits = nullptr;      // [rows, vocab], finite
+  const int32_t* row_list = nullptr;  // [rows]: which rows of the pass
+  RowPlaces places;                   // of the pass
+  const ChoiceRule* rules = nullptr;  // [sequences]
+  // [sequences, vocab]: what a sequence has had of each id (choice.h); 0 elsewhere. In and out.
+  uint16_t* marks = nullptr;
+  const LogitBias* biases = nullptr;  // [sequences, kMaxBiases], in ascending order of ids
+  int32_t* ids = nullptr;             // [rows] out
+  const int32_t* fault = nullptr;
+  int rows = 0;
+  int vocab = 0;
+};
+
+// What the log-probabilities of a row are made of: l - largest - ln(sum / 2^kWeightBits).
+struct LogprobSums {
+  uint64_t sum;   // of logit_weight(logit, largest, 1)
+  float largest;  // logit
+  float chosen;   // logit of the row's id; 0 where that is -1
+};
+struct LogprobLogit {
+  int32_t id;
+  float logit;
+};
+inline constexpr int kMaxTopLogprobs = 1024;
+
+// For each row of logits, as the model gave them, the sums above and the n_top largest logits, of
+// equal ones those of lower ids, in any order.
+struct LogprobArgs {
+  const float* logits = nullptr;  // [rows, vocab], finite
+  const int32_t* ids = nullptr;   // [rows] chosen, or -1
+  LogprobSums* sums = nullptr;    // [rows] out
+  LogprobLogit* top = nullptr;    // [rows, n_top] out
+  int n_top = 0;                  // at most kMaxTopLogprobs and vocab
+  int rows = 0;
+  int vocab = 0;
+};
+
 }  // namespace edgellm

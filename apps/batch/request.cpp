@@ -23,9 +23,6 @@ const std::map<std::string, std::vector<Json>>& neutral_values() {
       {"suffix", {""}},
       {"logprobs", {false}},
       {"top_logprobs", {0}},
-      {"logit_bias", {Json::object()}},
-      {"frequency_penalty", {0}},
-      {"presence_penalty", {0}},
       {"length_penalty", {1}},
       {"use_beam_search", {false}},
       {"response_format", {Json{{"type", "text"}}}},
@@ -40,9 +37,10 @@ const std::map<std::string, std::vector<Json>>& neutral_values() {
 
 const std::vector<std::string>& used_fields() {
   static const std::vector<std::string> names = {
-      "max_tokens", "max_completion_tokens", "temperature",        "top_p", "top_k",
-      "min_p",      "repeat_penalty",        "repetition_penalty", "seed",  "stop",
-      "ignore_eos", "return_token_ids"};
+      "max_tokens",         "max_completion_tokens", "temperature",      "top_p",      "top_k",
+      "min_p",              "repeat_penalty",        "repetition_penalty", "frequency_penalty",
+      "presence_penalty",   "logit_bias",            "seed",             "stop",
+      "ignore_eos",         "return_token_ids"};
   return names;
 }
 
@@ -181,6 +179,25 @@ std::vector<std::string> read_stop(const Fields& body, const std::vector<std::st
   return texts;
 }
 
+// {"id": bias, ...}, as in OpenAI's API.
+std::vector<LogitBias> read_logit_bias(const Fields& body, const std::vector<LogitBias>& otherwise) {
+  if (!body.has("logit_bias")) return otherwise;
+  const Fields entries = body.object("logit_bias");
+  std::map<int32_t, float> biases;  // in ascending order
+  for (const auto& [key, value] : entries.json().items()) {
+    const bool is_id = !key.empty() && key.size() <= 9 &&
+                       std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (!is_id) {
+      body.fail(body.name("logit_bias") + " has " + value_text(Json(key)) +
+                " for a token id, expected \"15043\" for example");
+    }
+    biases[std::stoi(key)] = static_cast<float>(entries.number(key));
+  }
+  std::vector<LogitBias> list;
+  for (const auto& [id, bias] : biases) list.push_back({id, bias});
+  return list;
+}
+
 SamplingOptions read_sampling(const Fields& body, const SamplingOptions& otherwise) {
   SamplingOptions options = otherwise;
   const auto number = [&](const char* key, double& option) {
@@ -194,6 +211,9 @@ SamplingOptions read_sampling(const Fields& body, const SamplingOptions& otherwi
   }
   number("repeat_penalty", options.repeat_penalty);
   number("repetition_penalty", options.repeat_penalty);
+  number("frequency_penalty", options.frequency_penalty);
+  number("presence_penalty", options.presence_penalty);
+  options.logit_bias = read_logit_bias(body, otherwise.logit_bias);
   if (body.has("top_k")) {
     // -1 is vLLM's way to switch it off.
     options.top_k = static_cast<int>(std::max<int64_t>(0, body.integer("top_k", -1, INT32_MAX)));

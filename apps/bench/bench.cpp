@@ -16,6 +16,7 @@
 #include "apps/common/version.h"
 #include "apps/flags/flags.h"
 #include "apps/session/machine.h"
+#include "apps/session/sampling_choice.h"
 #include "apps/session/session.h"
 #include "base/error.h"
 #include "base/output_file.h"
@@ -193,6 +194,8 @@ class Bench {
     run.threads = options.threads;
     run.kv_type = options.kv_type;
     run.prefill_chunk = options.max_rows;
+    run.sampling =
+        sampling_options(flags_.sampling, subject.model->tokenizer(), subject.model->path());
     run.cache_bytes = run.on_gpu ? run.gpu.map([](const GpuInfo& gpu) { return gpu.l2_bytes; })
                                  : machine_.last_level_cache_bytes;
     run.bandwidth = run.on_gpu
@@ -200,6 +203,7 @@ class Bench {
                         : bench::cpu_read_bandwidth(options.threads, throw_if_interrupted);
 
     bench::TestRunner runner(backend, run.sensors, throw_if_interrupted);
+    runner.sample(run.sampling);
     Json json = bench::run_json(backend, run);
     const Json identity = json;
     Json of_tests = Json::array();
@@ -239,6 +243,7 @@ int bench_command(const BenchFlags& flags) {
                                       "); see edgellm bench --help");
   }
   if (flags.ops) return bench_ops(flags);
+  check_sampling(flags.sampling);
   if (!flags.html.empty()) require_writable(flags.html);
   return Bench(flags).run();
 }
@@ -338,6 +343,7 @@ void add_bench(Program& program) {
             "Compute every logit of every token, without an int8 copy of the head")
       .group(kGroup)
       .excludes(ops);
+  add_sampling_options(command, flags->sampling);
   command.flag("--no-verify", flags->no_verify, "Do not check the file's hashes while loading")
       .group(kGroup);
   command.runs([flags] { return bench_command(*flags); });

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/bench/report.h"
+#include "apps/session/sampling_choice.h"
 #include "apps/session/session.h"
 #include "model/model_file.h"
 
@@ -23,6 +24,7 @@ struct BenchFlags {
   std::vector<int> threads = {0};
   std::vector<int> prefill_chunks = {0};
   int layers = 0;   // of shapes; 0: their own
+  SamplingChoice sampling;  // of decode tests
   int repeats = 0;  // 0: the default of the kind of measurement
   std::string format = "md";
   std::string html;

@@ -72,7 +72,7 @@ int32_t TestRunner::prefill(int sequence, int tokens) {
   for (int position = 0; position < tokens; ++position) ids.push_back(id_at(sequence, position));
   int32_t next = 0;
   Outputs outputs;
-  outputs.argmax = {&next, 1};
+  outputs.ids = {&next, 1};
   Prefill prefill(backend_, sequence, /*first=*/0, ids);
   while (!prefill.is_done()) {
     poll_();
@@ -103,10 +103,13 @@ int64_t TestRunner::decode(const TestSpec& spec, TestResult* result) {
   const std::vector<int32_t> positions(rows, spec.depth);
   std::vector<int32_t> sequences(rows);
   std::iota(sequences.begin(), sequences.end(), 0);
+  for (const int32_t sequence : sequences) {
+    backend_.set_choice(sequence, {.sampling = sampling_, .banned = {}, .prompt = {}});
+  }
   const int64_t start = now_ns();
   int64_t last = start;
   int n_steps = 0;
-  backend_.decode_rows({next_, sequences, positions}, spec.tokens, {},
+  backend_.decode_rows({next_, sequences, positions}, spec.tokens,
                        [&](std::span<const int32_t>) {
                          const int64_t now = now_ns();
                          poll_();

@@ -15,6 +15,7 @@
 #include "apps/bench/gpu_monitor.h"
 #include "apps/session/machine.h"
 #include "engine/backend.h"
+#include "engine/sampling.h"
 
 namespace edgellm::bench {
 
@@ -54,6 +55,9 @@ class TestRunner {
   TestRunner(Backend& backend, Measured<std::shared_ptr<NvmlDevice>> sensors,
              std::function<void()> poll);
 
+  // The ids of decode tests are chosen so; greedily before the first call.
+  void sample(const SamplingOptions& sampling) { sampling_ = sampling; }
+
   // Makes the engine do what it does only once.
   void warm_up();
 
@@ -71,6 +75,7 @@ class TestRunner {
   Backend& backend_;
   Measured<std::shared_ptr<NvmlDevice>> sensors_;
   std::function<void()> poll_;
+  SamplingOptions sampling_;
   std::vector<int32_t> next_;  // the id that each sequence decodes first
 };
 

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "apps/common/statistics.h"
+#include "apps/session/sampling_choice.h"
 #include "base/hash.h"
 #include "base/number_format.h"
 #include "base/text.h"
@@ -183,6 +184,7 @@ Json run_json(const Backend& backend, const RunSetting& setting) {
           {"threads", setting.threads},
           {"kv_type", to_string(setting.kv_type)},
           {"prefill_chunk", setting.prefill_chunk},
+          {"sampling", to_json(setting.sampling)},
           {"context", backend.info().context},
           {"load_ns", setting.load_ns},
           {"read_bandwidth", to_json(setting.bandwidth)}};

@@ -20,6 +20,7 @@ struct RunSetting {
   int threads = 0;
   KvType kv_type = KvType::kI16;
   int prefill_chunk = 0;
+  SamplingOptions sampling;
   int64_t load_ns = 0;
   ReadBandwidth bandwidth;
   Measured<uint64_t> cache_bytes;  // of the largest cache of the device

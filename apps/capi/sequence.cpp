@@ -65,8 +65,9 @@ void LoadedModel::give_slot_back(int slot) {
 }
 
 void LoadedModel::run(int slot, std::span<const int32_t> ids, size_t& n_cached,
-                      const Outputs& outputs) {
+                      const Choice& choice, const Outputs& outputs) {
   const std::lock_guard lock(mutex_);
+  session_.backend().set_choice(slot, choice);
   const size_t first = n_cached;
   Prefill prefill(session_.backend(), slot, static_cast<int>(first), ids.subspan(first));
   while (!prefill.is_done()) {
@@ -120,24 +121,22 @@ void Sequence::set_sampling(const SamplingOptions& sampling, bool ban_stop_ids) 
 const std::vector<float>& Sequence::logits() {
   if (!logits_.empty()) return logits_;
   std::vector<float> logits(static_cast<size_t>(model_->vocab()));
+  int32_t id = -1;
   Outputs outputs;
   outputs.logits = logits;
+  outputs.ids = {&id, 1};
   run(outputs);
   logits_ = std::move(logits);
+  if (id >= 0) next_id_ = id;
   return logits_;
 }
 
 int32_t Sequence::next_id() {
   if (next_id_) return *next_id_;
   int32_t id = -1;
-  if (sampling_.is_argmax() && logits_.empty()) {
-    Outputs outputs;
-    outputs.argmax = {&id, 1};
-    outputs.banned = banned();
-    run(outputs);
-  } else {
-    id = choose_id(logits(), ids_, banned(), sampling_, ids_.size());
-  }
+  Outputs outputs;
+  outputs.ids = {&id, 1};
+  run(outputs);
   if (id < 0) {
     throw Error(ExitCode::kUsage,
                 "every id of the vocabulary ends an answer, and ban_stop_ids bans them all");
@@ -163,7 +162,8 @@ void Sequence::run(const Outputs& outputs) {
   }
   // The last id runs again where another result of it is wanted: it finds what it has written.
   n_cached_ = std::min(n_cached_, ids_.size() - 1);
-  model_->run(slot_, ids_, n_cached_, outputs);
+  model_->run(slot_, ids_, n_cached_,
+              {.sampling = sampling_, .banned = banned(), .prompt = ids_}, outputs);
 }
 
 void Sequence::forget_results() {

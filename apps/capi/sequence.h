@@ -43,7 +43,8 @@ class LoadedModel {
   // Runs those of a sequence's `ids` that come after the first `n_cached`, one at least. `outputs`
   // are of the last id; its `rows` are set here. `n_cached` counts the ids whose pass is done, also
   // where a later one throws.
-  void run(int slot, std::span<const int32_t> ids, size_t& n_cached, const Outputs& outputs);
+  void run(int slot, std::span<const int32_t> ids, size_t& n_cached, const Choice& choice,
+           const Outputs& outputs);
 
  private:
   std::string note_;

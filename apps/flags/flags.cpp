@@ -107,6 +107,10 @@ void add_sampling_options(Command& command, SamplingChoice& choice) {
              "Choose among tokens with at least M times the largest probability; 0: off [0]", "M");
   add_number(command, "--repeat-penalty", choice.repeat_penalty,
              "Make tokens that occurred before less probable; 1: off [1]", "R");
+  add_number(command, "--frequency-penalty", choice.frequency_penalty,
+             "Lower a token's logit by F for each time that the answer has it; 0: off [0]", "F");
+  add_number(command, "--presence-penalty", choice.presence_penalty,
+             "Lower the logits of tokens that the answer has by P; 0: off [0]", "P");
   add_number(command, "--seed", choice.seed,
              "The same seed gives the same text on every device [run, chat: another each time; "
              "batch: 0]",

@@ -35,7 +35,8 @@ struct ChatFlags {
 constexpr const char* kHelp =
     "  /clear            forget the conversation; the system message stays\n"
     "  /set              show the settings\n"
-    "  /set NAME VALUE   temp, top-k, top-p, min-p, repeat-penalty, seed, max-tokens, system\n"
+    "  /set NAME VALUE   temp, top-k, top-p, min-p, repeat-penalty, frequency-penalty,\n"
+    "                    presence-penalty, seed, max-tokens, system\n"
     "  /help             this\n"
     "  /bye              end (so does Ctrl-D)\n"
     "  //...             a message that begins with /\n"
@@ -127,7 +128,7 @@ class Chat {
       max_tokens_ = parse_max_tokens(value);
     } else {
       set_sampling_option(sampling_, name, value);
-      if (sampling_.temperature == 0 && name != "temp" && name != "repeat-penalty") {
+      if (sampling_.temperature == 0 && name != "temp" && !name.ends_with("-penalty")) {
         print_note(name + " takes effect when temp is above 0");
       }
     }
@@ -151,6 +152,8 @@ class Chat {
     line("top-p", sampling_.top_p);
     line("min-p", sampling_.min_p);
     line("repeat-penalty", sampling_.repeat_penalty);
+    line("frequency-penalty", sampling_.frequency_penalty);
+    line("presence-penalty", sampling_.presence_penalty);
     line("seed", sampling_.seed);
     line("max-tokens", max_tokens_);
     out += "  /set system " + conversation_.system().value_or("") + "\n";

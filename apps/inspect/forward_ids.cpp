@@ -55,8 +55,11 @@ void forward_ids(Backend& backend, std::span<const int32_t> ids, const ForwardWa
       hidden.resize(static_cast<size_t>(config.layers + 1) * rows *
                     static_cast<size_t>(config.dim));
     }
-    prefill.run_pass(
-        {.rows = wanted_rows, .banned = {}, .argmax = {}, .logits = logits, .hidden = hidden});
+    Outputs outputs;
+    outputs.rows = wanted_rows;
+    outputs.logits = logits;
+    outputs.hidden = hidden;
+    prefill.run_pass(outputs);
     on_pass({.first = first, .rows = static_cast<int>(rows), .logits = logits, .hidden = hidden});
   }
 }

@@ -47,6 +47,8 @@ SamplingOptions replaced(SamplingOptions options, const SamplingChoice& choice) 
   options.top_p = choice.top_p.value_or(options.top_p);
   options.min_p = choice.min_p.value_or(options.min_p);
   options.repeat_penalty = choice.repeat_penalty.value_or(options.repeat_penalty);
+  options.frequency_penalty = choice.frequency_penalty.value_or(options.frequency_penalty);
+  options.presence_penalty = choice.presence_penalty.value_or(options.presence_penalty);
   options.seed = choice.seed.value_or(options.seed);
   return options;
 }
@@ -90,12 +92,17 @@ void set_sampling_option(SamplingOptions& options, const std::string& name,
     changed.min_p = parse_number<double>(name, value);
   } else if (name == "repeat-penalty") {
     changed.repeat_penalty = parse_number<double>(name, value);
+  } else if (name == "frequency-penalty") {
+    changed.frequency_penalty = parse_number<double>(name, value);
+  } else if (name == "presence-penalty") {
+    changed.presence_penalty = parse_number<double>(name, value);
   } else if (name == "seed") {
     changed.seed = parse_number<uint64_t>(name, value);
   } else {
     throw Error(ExitCode::kUsage, "there is no setting " + name +
                                       "; the settings are temp, top-k, top-p, min-p, "
-                                      "repeat-penalty, seed, max-tokens and system");
+                                      "repeat-penalty, frequency-penalty, presence-penalty, seed, "
+                                      "max-tokens and system");
   }
   const std::string problem = sampling_problem(changed);
   if (!problem.empty()) throw Error(ExitCode::kUsage, problem);
@@ -108,6 +115,8 @@ nlohmann::ordered_json to_json(const SamplingOptions& options) {
           {"top_p", options.top_p},
           {"min_p", options.min_p},
           {"repeat_penalty", options.repeat_penalty},
+          {"frequency_penalty", options.frequency_penalty},
+          {"presence_penalty", options.presence_penalty},
           {"seed", options.seed}};
 }
 

@@ -19,6 +19,8 @@ struct SamplingChoice {
   std::optional<double> top_p;
   std::optional<double> min_p;
   std::optional<double> repeat_penalty;
+  std::optional<double> frequency_penalty;
+  std::optional<double> presence_penalty;
   std::optional<uint64_t> seed;
 };
 

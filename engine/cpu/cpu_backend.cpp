@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/backend.h"
+#include "engine/choices.h"
 #include "engine/cpu/certified_head.h"
 #include "engine/pass.h"
 #include "engine/rope_table.h"
@@ -70,6 +71,7 @@ class CpuBackend final : public Backend {
         options_(options),
         cache_(config_, options, info().context),
         table_(cache_, options),
+        choices_(config_, options),
         kv_memory_(cache_.bytes(config_.layers)),
         rope_(model.weights().inv_freq),
         pool_(threads_of(options), cpu::primitives()),
@@ -86,6 +88,18 @@ class CpuBackend final : public Backend {
 
   void set_blocks(int sequence, std::span<const int32_t> blocks) override {
     table_.set(sequence, blocks);
+  }
+
+  void set_choice(int sequence, const Choice& choice) override {
+    choices_.set(sequence, choice);
+    if (choices_.rules()[static_cast<size_t>(sequence)].marks == 0) return;
+    const size_t vocab = static_cast<size_t>(config_.vocab);
+    marks_.resize(choices_.rules().size() * vocab);
+    biases_.resize(choices_.rules().size() * static_cast<size_t>(kMaxBiases));
+    choices_.first_marks(sequence, choice,
+                         std::span(marks_).subspan(static_cast<size_t>(sequence) * vocab, vocab));
+    std::ranges::copy(choices_.biases(sequence),
+                      biases_.begin() + static_cast<ptrdiff_t>(sequence) * kMaxBiases);
   }
 
   void forward(const Batch& batch, const Outputs& outputs) override {
@@ -141,7 +155,8 @@ class CpuBackend final : public Backend {
         pool_.scratch_bytes() + rope_.bytes() +
         (x_.capacity() + q_.capacity() + k_.capacity() + v_.capacity() + attention_.capacity() +
          u_.capacity() + normed_.capacity() + logits_.capacity()) *
-            sizeof(float);
+            sizeof(float) +
+        marks_.capacity() * sizeof(uint16_t) + biases_.capacity() * sizeof(LogitBias);
     return plan;
   }
 
@@ -166,8 +181,6 @@ class CpuBackend final : public Backend {
     head.gain = weights.final_norm.data();
     head.eps = config_.norm_eps;
     head.w = view(weights.head);
-    head.banned = outputs.banned.data();
-    head.n_banned = static_cast<int>(outputs.banned.size());
     head.layers = config_.layers;
     head.fault = &fault;
     const size_t dim = static_cast<size_t>(config_.dim);
@@ -184,27 +197,71 @@ class CpuBackend final : public Backend {
       cpu::head(norm_only, pool_);
     }
     const size_t vocab = static_cast<size_t>(config_.vocab);
-    const size_t argmax_only = argmax_only_rows(outputs, config_);
-    const bool both = argmax_only < outputs.argmax.size();
+    const size_t ids_only = ids_only_rows(outputs, config_);
+    const std::vector<int32_t> sequences = choosing_sequences(batch, outputs);
+    const auto bans = choices_.argmax_bans(sequences);
+    if (bans) {
+      head.banned = bans->data();
+      head.n_banned = static_cast<int>(bans->size());
+    }
+    const bool can_certify = bans && outputs.logprobs.empty();
     for (size_t begin = 0; begin < outputs.rows.size();) {
-      const bool greedy = begin < argmax_only;
-      const size_t end = std::min(begin + kHeadRows, greedy ? argmax_only : outputs.rows.size());
+      const bool is_id_only = begin < ids_only;
+      const bool gives_id = begin < outputs.ids.size();
+      const size_t end = std::min(begin + kHeadRows, is_id_only ? ids_only : outputs.rows.size());
       const size_t rows = end - begin;
       normed_.resize(rows * dim);
       head.row_list = outputs.rows.data() + begin;
       head.rows = static_cast<int>(rows);
       head.normed = normed_.data();
-      head.argmax = greedy || both ? outputs.argmax.data() + begin : nullptr;
-      if (greedy) {
+      head.argmax = gives_id && bans ? outputs.ids.data() + begin : nullptr;
+      if (is_id_only) {
         logits_.resize(rows * vocab);
         head.logits = logits_.data();
+      } else {
+        head.logits = outputs.logits.data() + (begin - ids_only) * vocab;
+      }
+      if (is_id_only && can_certify) {
         run_certified_head(head);
       } else {
-        head.logits = outputs.logits.data() + (begin - argmax_only) * vocab;
         cpu::head(head, pool_);
+        throw_on_fault(fault, model());
+        if (gives_id && !bans) run_choice(batch, head, outputs.ids.subspan(begin, rows), fault);
+        if (gives_id && !outputs.logprobs.empty()) run_logprobs(head, begin, outputs);
       }
       begin = end;
     }
+  }
+
+  // Chooses the ids of the head's rows.
+  void run_choice(const Batch& batch, const HeadArgs& head, std::span<int32_t> ids,
+                  const int32_t& fault) {
+    ChooseArgs args;
+    args.logits = head.logits;
+    args.row_list = head.row_list;
+    args.places = {batch.sequences.data(), batch.positions.data()};
+    args.rules = choices_.rules().data();
+    args.marks = marks_.data();
+    args.biases = biases_.data();
+    args.ids = ids.data();
+    args.fault = &fault;
+    args.rows = head.rows;
+    args.vocab = config_.vocab;
+    cpu::choose(args, pool_);
+  }
+
+  // Of the head's rows, which are output rows from `begin` on.
+  void run_logprobs(const HeadArgs& head, size_t begin, const Outputs& outputs) {
+    const size_t n_top = outputs.top.size() / outputs.logprobs.size();
+    LogprobArgs args;
+    args.logits = head.logits;
+    args.ids = outputs.ids.data() + begin;
+    args.sums = outputs.logprobs.data() + begin;
+    args.top = outputs.top.data() + begin * n_top;
+    args.n_top = static_cast<int>(n_top);
+    args.rows = head.rows;
+    args.vocab = config_.vocab;
+    cpu::logprobs(args, pool_);
   }
 
   void run_certified_head(const HeadArgs& head) {
@@ -225,7 +282,10 @@ class CpuBackend final : public Backend {
   const EngineOptions options_;
   const CacheLayout cache_;
   BlockTable table_;
-  LazyMemory kv_memory_;  // per layer: keys, then values
+  Choices choices_;
+  std::vector<uint16_t> marks_;    // [sequences + 1, vocab], where a rule has asked for marks
+  std::vector<LogitBias> biases_;  // [sequences + 1, kMaxBiases], likewise
+  LazyMemory kv_memory_;           // per layer: keys, then values
   RopeTable rope_;
   cpu::Pool pool_;
   LazyCertifiedHead certified_head_;

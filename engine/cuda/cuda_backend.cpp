@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/number_format.h"
 #include "engine/backend.h"
+#include "engine/choices.h"
 #include "engine/cuda/device_model.h"
 #include "engine/cuda/mailbox.h"
 #include "engine/cuda/plan_log.h"
@@ -106,6 +108,7 @@ class CudaBackend final : public Backend {
         options_(options),
         cache_(config_, options, info().context),
         table_(cache_, options),
+        choices_(config_, options),
         memory_(plan_cuda_memory(model, options).total()),
         device_(model, options, memory_.data()),
         host_(Mailbox::bytes(max_rows()) +
@@ -125,18 +128,33 @@ class CudaBackend final : public Backend {
     table_sent_ = false;
   }
 
+  void set_choice(int sequence, const Choice& choice) override {
+    choices_.set(sequence, choice);
+    rules_sent_ = false;
+    if (choices_.rules()[static_cast<size_t>(sequence)].marks == 0) return;
+    use_gpu();
+    const size_t slot = static_cast<size_t>(sequence);
+    first_marks_.resize(static_cast<size_t>(config_.vocab));
+    choices_.first_marks(sequence, choice, first_marks_);
+    send(device_.marks + slot * first_marks_.size(), std::span<const uint16_t>(first_marks_));
+    send(device_.biases + slot * static_cast<size_t>(kMaxBiases), choices_.biases(sequence));
+  }
+
   void forward(const Batch& batch, const Outputs& outputs) override {
     check_pass(batch, outputs, config_, info(), table_);
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
+    const auto bans = choices_.argmax_bans(choosing_sequences(batch, outputs));
     if (is_decode_step(batch, outputs)) {
-      const size_t rows = step_graphs_.step_rows(batch.ids.size());
-      begin_pass(batch, outputs, rows);
-      await(launch_step(rows, outputs.banned.size(), longest(batch)), outputs.argmax);
+      const StepSize size = step_size(batch, bans);
+      begin_pass(batch, outputs, bans, size.rows);
+      await(launch_step(size), outputs.ids);
     } else {
-      begin_pass(batch, outputs, batch.ids.size());
-      run_layers(static_cast<int>(batch.ids.size()), count_decode_rows(batch), 0, outputs);
-      run_head(batch, outputs);
+      begin_pass(batch, outputs, bans, batch.ids.size());
+      const int decode_rows = count_decode_rows(batch);
+      run_layers(static_cast<int>(batch.ids.size()), decode_rows,
+                 reach_of(batch, static_cast<size_t>(decode_rows)), outputs);
+      run_head(batch, outputs, bans);
     }
   }
 
@@ -146,17 +164,16 @@ class CudaBackend final : public Backend {
   // A step that a run did not ask for has appended one row to the cache of each sequence, at the
   // position behind its last token. That does no harm: a row attends to positions up to its own,
   // and the next row at that position writes it before any row reads it.
-  void decode_rows(const Batch& first, int n_max, std::span<const int32_t> banned,
+  void decode_rows(const Batch& first, int n_max,
                    const std::function<bool(std::span<const int32_t> ids)>& on_ids) override {
     std::vector<int32_t> row_list(first.ids.size());
     std::iota(row_list.begin(), row_list.end(), 0);
     std::vector<int32_t> chosen(first.ids.size());
     Outputs outputs;
     outputs.rows = row_list;
-    outputs.banned = banned;
-    outputs.argmax = chosen;
+    outputs.ids = chosen;
     if (!is_decode_step(first, outputs)) {
-      Backend::decode_rows(first, n_max, banned, on_ids);
+      Backend::decode_rows(first, n_max, on_ids);
       return;
     }
     if (n_max <= 0) return;
@@ -169,15 +186,16 @@ class CudaBackend final : public Backend {
 
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
-    const size_t rows = step_graphs_.step_rows(first.ids.size());
-    begin_pass(first, outputs, rows);
-    const size_t positions = longest(first);
-    uint32_t step = launch_step(rows, banned.size(), positions);
+    const auto bans = choices_.argmax_bans(first.sequences);
+    StepSize size = step_size(first, bans);
+    begin_pass(first, outputs, bans, size.rows);
+    const size_t positions = longest(first, first.ids.size());
+    uint32_t step = launch_step(size);
     bool continues = true;
     for (int i = 0; i < n_max && continues; ++i) {
       const bool is_last = i + 1 == n_max;
-      const uint32_t next =
-          is_last ? step : launch_step(rows, banned.size(), positions + static_cast<size_t>(i) + 1);
+      size.reach = StepGraphs::step_reach(size.rows, positions + static_cast<size_t>(i) + 1);
+      const uint32_t next = is_last ? step : launch_step(size);
       await(step, chosen);
       continues = on_ids(chosen);
       if (!continues && !is_last && !mailbox_.poll_fault(next)) {
@@ -214,7 +232,10 @@ class CudaBackend final : public Backend {
     kLogits,
     kArgmax,     // logits and arg-max
     kCertified,  // arg-max from the certified head
+    kChoice,     // logits, and ids by the sequences' rules
   };
+  // What argmax_bans() gives.
+  using Bans = std::optional<std::span<const int32_t>>;
 
   // The current GPU is the calling thread's, which need not be the one that made the backend.
   void use_gpu() const { cuda_check(cudaSetDevice(options_.gpu), "selecting the GPU"); }
@@ -223,21 +244,25 @@ class CudaBackend final : public Backend {
 
   size_t input_count(size_t n_banned) const { return StepInputs::count(max_rows(), n_banned); }
 
+  template <class T>
+  void send(T* to, std::span<const T> values) {
+    cuda_check(cudaMemcpyAsync(to, values.data(), values.size_bytes(), cudaMemcpyHostToDevice,
+                               stream_),
+               "sending a sequence's data");
+    host_work_.to_device_bytes += values.size_bytes();
+  }
+
   // Sends a pass's inputs and clears an earlier fault. The device is idle, so nothing reads the
-  // block table meanwhile. The padding sequence (CacheLayout) gets the rows of `rows` that the
-  // batch lacks.
-  void begin_pass(const Batch& batch, const Outputs& outputs, size_t rows) {
-    if (!table_sent_) {
-      cuda_check(cudaMemcpyAsync(device_.block_table, table_.entries().data(),
-                                 table_.entries().size_bytes(), cudaMemcpyHostToDevice, stream_),
-                 "sending the block table");
-      host_work_.to_device_bytes += table_.entries().size_bytes();
-      table_sent_ = true;
-    }
+  // block table or the rules meanwhile. The padding sequence (CacheLayout) gets the rows of `rows`
+  // that the batch lacks.
+  void begin_pass(const Batch& batch, const Outputs& outputs, const Bans& bans, size_t rows) {
+    if (!table_sent_) send(device_.block_table, table_.entries());
+    if (!rules_sent_) send(device_.rules, std::span(choices_.rules()));
+    table_sent_ = rules_sent_ = true;
     std::copy(batch.ids.begin(), batch.ids.end(), inputs_.ids);
     std::copy(batch.sequences.begin(), batch.sequences.end(), inputs_.sequences);
     std::copy(batch.positions.begin(), batch.positions.end(), inputs_.positions);
-    std::copy(outputs.banned.begin(), outputs.banned.end(), inputs_.banned);
+    if (bans) std::copy(bans->begin(), bans->end(), inputs_.banned);
     std::copy(outputs.rows.begin(), outputs.rows.end(), inputs_.row_list);
     for (size_t row = batch.ids.size(); row < rows; ++row) {
       inputs_.ids[row] = batch.ids[0];
@@ -247,7 +272,7 @@ class CudaBackend final : public Backend {
     }
     *inputs_.step = next_step_;
     *inputs_.n_used = static_cast<uint32_t>(batch.ids.size());
-    const size_t bytes = input_count(outputs.banned.size()) * sizeof(int32_t);
+    const size_t bytes = input_count(bans ? bans->size() : 0) * sizeof(int32_t);
     cuda_check(
         cudaMemcpyAsync(device_.inputs.ids, inputs_.ids, bytes, cudaMemcpyHostToDevice, stream_),
         "sending a pass's inputs");
@@ -255,39 +280,54 @@ class CudaBackend final : public Backend {
     cuda_check(cudaMemsetAsync(device_.fault(), 0, sizeof(int32_t), stream_), "starting a pass");
   }
 
-  // Whether each row is alone in its sequence, and an arg-max of every row is all that is asked
-  // for, so that the GPU can make its own next inputs. Such passes run as graphs. More than a few
-  // rows need the padding sequence, which a paged cache has.
+  // Whether each row is alone in its sequence, and an id of every row is all that is asked for, so
+  // that the GPU can make its own next inputs. Such passes run as graphs. More than a few rows need
+  // the padding sequence, which a paged cache has.
   bool is_decode_step(const Batch& batch, const Outputs& outputs) const {
-    return outputs.argmax.size() == batch.ids.size() && outputs.logits.empty() &&
-           outputs.hidden.empty() &&
+    return outputs.ids.size() == batch.ids.size() && outputs.logits.empty() &&
+           outputs.hidden.empty() && outputs.logprobs.empty() &&
            (batch.ids.size() <= cuda::kMaxInlineRows || options_.kv_blocks > 0) &&
            count_decode_rows(batch) == static_cast<int>(batch.ids.size());
   }
 
-  // The positions that the row with the longest context sees.
-  static size_t longest(const Batch& batch) {
-    return static_cast<size_t>(std::ranges::max(batch.positions)) + 1;
+  // The positions that the row with the longest context sees, of the first `rows`.
+  static size_t longest(const Batch& batch, size_t rows) {
+    return static_cast<size_t>(std::ranges::max(batch.positions.first(rows))) + 1;
+  }
+  // AttentionArgs::decode_reach for the first rows of a batch, which decode.
+  static int reach_of(const Batch& batch, size_t decode_rows) {
+    if (decode_rows == 0) return 0;
+    return static_cast<int>(StepGraphs::step_reach(decode_rows, longest(batch, decode_rows)));
+  }
+
+  StepSize step_size(const Batch& batch, const Bans& bans) const {
+    const size_t rows = step_graphs_.step_rows(batch.ids.size());
+    return {.rows = rows,
+            .n_banned = bans ? bans->size() : 0,
+            .reach = StepGraphs::step_reach(rows, longest(batch, batch.ids.size())),
+            .by_rules = !bans};
   }
 
   // Launches a decode step, whose inputs are on the device, and returns its number.
-  uint32_t launch_step(size_t rows, size_t n_banned, size_t positions) {
-    step_graphs_.launch({rows, n_banned, StepGraphs::step_reach(rows, positions)}, stream_);
+  uint32_t launch_step(const StepSize& size) {
+    step_graphs_.launch(size, stream_);
     return next_step_++;
   }
 
   void run_step(const StepSize& size) {
     const size_t rows = size.rows;
     run_layers(static_cast<int>(rows), static_cast<int>(rows), static_cast<int>(size.reach), {});
-    const bool certified = has_certified_head();
-    const HeadKind kind = certified ? HeadKind::kCertified : HeadKind::kArgmax;
+    const bool certified = has_certified_head() && !size.by_rules;
+    const HeadKind kind = size.by_rules ? HeadKind::kChoice
+                          : certified   ? HeadKind::kCertified
+                                        : HeadKind::kArgmax;
     for (size_t begin = 0; begin < rows; begin += logit_rows(options_, config_)) {
       launch_head(begin, std::min(logit_rows(options_, config_), rows - begin), size.n_banned,
                   kind);
     }
     cuda::MailboxArgs post;
     post.n_used = device_.inputs.n_used;
-    post.argmax = device_.argmax();
+    post.chosen = device_.chosen();
     post.ids = device_.inputs.ids;
     post.positions = device_.inputs.positions;
     post.fault = device_.fault();
@@ -369,7 +409,8 @@ class CudaBackend final : public Backend {
   // overwrites the logits.
   void launch_head(size_t begin, size_t rows, size_t n_banned, HeadKind kind) {
     HeadArgs head = head_args(device_.inputs.row_list + begin, rows);
-    head.argmax = kind == HeadKind::kLogits ? nullptr : device_.argmax() + begin;
+    const bool takes_argmax = kind == HeadKind::kArgmax || kind == HeadKind::kCertified;
+    head.argmax = takes_argmax ? device_.chosen() + begin : nullptr;
     head.banned = device_.inputs.banned;
     head.n_banned = static_cast<int>(n_banned);
     if (kind == HeadKind::kCertified) {
@@ -378,12 +419,37 @@ class CudaBackend final : public Backend {
     } else {
       cuda::head(head, device_.workspace, stream_);
     }
+    if (kind == HeadKind::kChoice) {
+      cuda::choose({device_.logits,
+                    head.row_list,
+                    {device_.inputs.sequences, device_.inputs.positions},
+                    device_.rules,
+                    device_.marks,
+                    device_.biases,
+                    device_.chosen() + begin,
+                    device_.fault(),
+                    head.rows,
+                    config_.vocab},
+                   stream_);
+    }
   }
 
-  void read(float* to, const float* from, size_t count) {
-    cuda_check(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDeviceToHost, stream_),
+  // The log-probabilities of the rows that launch_head() had last, which are output rows from
+  // `begin` on.
+  void run_logprobs(const Outputs& outputs, size_t begin, size_t rows) {
+    const size_t n_top = outputs.top.size() / outputs.logprobs.size();
+    cuda::logprobs({device_.logits, device_.chosen() + begin, device_.sums, device_.top,
+                    static_cast<int>(n_top), static_cast<int>(rows), config_.vocab},
+                   stream_);
+    read(outputs.logprobs.data() + begin, device_.sums, rows);
+    read(outputs.top.data() + begin * n_top, device_.top, rows * n_top);
+  }
+
+  template <class T>
+  void read(T* to, const T* from, size_t count) {
+    cuda_check(cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyDeviceToHost, stream_),
                "reading results");
-    host_work_.to_host_bytes += count * sizeof(float);
+    host_work_.to_host_bytes += count * sizeof(T);
   }
 
   void keep_hidden(const Outputs& outputs, int index, int rows) {
@@ -392,7 +458,7 @@ class CudaBackend final : public Backend {
     read(outputs.hidden.data() + static_cast<size_t>(index) * values, device_.x, values);
   }
 
-  void run_head(const Batch& batch, const Outputs& outputs) {
+  void run_head(const Batch& batch, const Outputs& outputs, const Bans& bans) {
     if (!outputs.hidden.empty()) {
       // The final norm of every row of the batch; no logits are asked for here.
       const size_t rows = batch.ids.size();
@@ -404,26 +470,29 @@ class CudaBackend final : public Backend {
            values);
     }
     const size_t vocab = static_cast<size_t>(config_.vocab);
-    const size_t argmax_only = argmax_only_rows(outputs, config_);
-    const bool both = argmax_only < outputs.argmax.size();
+    const size_t ids_only = ids_only_rows(outputs, config_);
+    // The certified head gives an arg-max and no logits.
+    const bool certifies = bans && has_certified_head() && outputs.logprobs.empty();
     for (size_t begin = 0; begin < outputs.rows.size();) {
-      const bool greedy = begin < argmax_only;
+      const bool is_id_only = begin < ids_only;
+      const bool gives_id = begin < outputs.ids.size();
       const size_t end = std::min(begin + logit_rows(options_, config_),
-                                  greedy ? argmax_only : outputs.rows.size());
+                                  is_id_only ? ids_only : outputs.rows.size());
       const size_t n = end - begin;
-      // The certified head gives an arg-max and no logits.
-      const HeadKind kind = greedy && has_certified_head() ? HeadKind::kCertified
-                            : greedy || both               ? HeadKind::kArgmax
-                                                           : HeadKind::kLogits;
-      launch_head(begin, n, outputs.banned.size(), kind);
-      if (!greedy) {
-        read(outputs.logits.data() + (begin - argmax_only) * vocab, device_.logits, n * vocab);
+      const HeadKind kind = !gives_id                 ? HeadKind::kLogits
+                            : !bans                   ? HeadKind::kChoice
+                            : is_id_only && certifies ? HeadKind::kCertified
+                                                      : HeadKind::kArgmax;
+      launch_head(begin, n, bans ? bans->size() : 0, kind);
+      if (gives_id && !outputs.logprobs.empty()) run_logprobs(outputs, begin, n);
+      if (!is_id_only) {
+        read(outputs.logits.data() + (begin - ids_only) * vocab, device_.logits, n * vocab);
       }
       begin = end;
     }
     read_results();
-    std::copy_n(results_ + 1, outputs.argmax.size(), outputs.argmax.data());
-    if (has_certified_head()) head_stats_.add({results_ + 1 + options_.max_rows, argmax_only});
+    std::copy_n(results_ + 1, outputs.ids.size(), outputs.ids.data());
+    if (certifies) head_stats_.add({results_ + 1 + options_.max_rows, ids_only});
   }
 
   void wait() {
@@ -446,6 +515,9 @@ class CudaBackend final : public Backend {
   const CacheLayout cache_;
   BlockTable table_;
   bool table_sent_ = false;  // the device's copy is equal
+  Choices choices_;
+  bool rules_sent_ = false;            // likewise
+  std::vector<uint16_t> first_marks_;  // [vocab], on their way to the device
   Stream stream_;
   DeviceMemory memory_;
   DeviceModel device_;

@@ -184,7 +184,13 @@ void DeviceModel::allocate_workspace(const ModelConfig& config, const EngineOpti
   k = arena_.allocate<float>(rows * static_cast<size_t>(config.kv_dim()));
   v = arena_.allocate<float>(rows * static_cast<size_t>(config.kv_dim()));
   attention = arena_.allocate<float>(rows * q_dim);
+  const size_t choosers = static_cast<size_t>(options.sequences) + 1;
+  rules = arena_.allocate<ChoiceRule>(choosers);
+  marks = arena_.allocate<uint16_t>(choosers * vocab);
+  biases = arena_.allocate<LogitBias>(choosers * static_cast<size_t>(kMaxBiases));
   const size_t head_rows = logit_rows(options, config);
+  sums = arena_.allocate<LogprobSums>(head_rows);
+  top = arena_.allocate<LogprobLogit>(head_rows * static_cast<size_t>(kMaxTopLogprobs));
   const size_t u_floats = rows * static_cast<size_t>(config.ffn);
   u = arena_.allocate<float>(std::max(u_floats, head_rows * vocab));
   logits = u;

@@ -49,7 +49,7 @@ void StepGraphs::capture(Step& step, const StepSize& size, cudaStream_t stream) 
   if (log_enabled(LogLevel::kDebug)) {
     log(LogLevel::kDebug,
         "captured a decode step: " + std::to_string(size.rows) + " rows, " +
-            std::to_string(size.n_banned) + " banned ids, " +
+            (size.by_rules ? "ids by rules, " : std::to_string(size.n_banned) + " banned ids, ") +
             (size.reach > 0 ? "up to " + std::to_string(size.reach) + " positions, " : "") +
             std::to_string(step.kernels) + " nodes, in " + human_ms(now_ns() - start_ns));
   }
@@ -57,7 +57,7 @@ void StepGraphs::capture(Step& step, const StepSize& size, cudaStream_t stream) 
 
 StepLaunches StepGraphs::launches(size_t rows) const {
   const size_t captured = step_rows(rows);
-  const auto found = steps_.lower_bound({captured, 0, 0});
+  const auto found = steps_.lower_bound({.rows = captured});
   if (found == steps_.end() || found->first.rows != captured) return {};
   const Step& step = found->second;
   return step.graph ? StepLaunches{1, step.kernels} : StepLaunches{step.kernels, 0};

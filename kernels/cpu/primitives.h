@@ -103,6 +103,12 @@ struct Primitives {
   bool (*dense_rows)(const DenseMatrix& w, int i_begin, int i_end, const float* y, int t_count,
                      float* out, size_t out_stride);
 
+  // The largest of n values, none of them NaN.
+  float (*largest)(const float* x, int n);
+
+  // out[i] = canonical_exp(weight_exponent(x[i], largest, factor)) (kernels/choice.h)
+  void (*powers)(const float* x, float largest, float factor, int n, float* out);
+
   // The largest magnitude in row i. False: a value is not finite.
   bool (*row_amax)(const DenseMatrix& w, int i, float* amax);
 

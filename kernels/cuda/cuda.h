@@ -96,12 +96,12 @@ inline int32_t mailbox_fault(int32_t value) { return value < -1 ? -1 - value : 0
 // The end of a decode step, post_step(): the chosen ids become the inputs of the next step and go
 // into the mailbox. Nothing here needs the host, so a captured step can be replayed as it is.
 struct MailboxArgs {
-  const int32_t* argmax = nullptr;  // [rows], -1 where every id was banned
+  const int32_t* chosen = nullptr;  // [rows], -1 where every id was banned
   // Rows that count; the others pad the pass and stay as they are.
   const uint32_t* n_used = nullptr;
-  int32_t* ids = nullptr;             // [rows] out: argmax, 0 for -1 (such a row ends there)
+  int32_t* ids = nullptr;             // [rows] out: chosen, 0 for -1 (such a row ends there)
   int32_t* positions = nullptr;       // [rows] in and out: one more
-  int32_t* fault = nullptr;           // in: of this step; out: 0
+  const int32_t* fault = nullptr;     // of this step or an earlier one of the run
   uint32_t* step = nullptr;           // in: number of this step; out: one more
   uint64_t* mailbox = nullptr;        // [kMailboxSteps, mailbox_rows] out, memory of the host
   const int32_t* rescored = nullptr;  // [rows] by the certified head; null: the full head ran
@@ -124,6 +124,8 @@ void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stre
 void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream);
 void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream);
 void certified_head(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream);
+void choose(const ChooseArgs& args, cudaStream_t stream);
+void logprobs(const LogprobArgs& args, cudaStream_t stream);
 void post_step(const MailboxArgs& args, cudaStream_t stream);
 
 // Builds the certified head of `w`, at most kMaxCertifiedCols columns: codes [rows, pitch],

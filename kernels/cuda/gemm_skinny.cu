@@ -294,7 +294,7 @@ void launch_skinny(const SkinnyPlan& plan, const Input& in, const Op& op, int to
                    cudaStream_t stream, std::index_sequence<I...>) {
   static_assert(SkinnyTile<kRowTiles>::kThreads == kBlockThreads);
   const auto launch_if = [&](bool is_instance, auto kernel) {
-    if (is_instance) launch_clusters(kernel, plan.launch, stream, in, op, tokens);
+    if (is_instance) launch_clusters(kernel, kClusterBlocks, plan.launch, stream, in, op, tokens);
     return is_instance;
   };
   require_instance(

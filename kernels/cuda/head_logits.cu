@@ -1,6 +1,8 @@
 // The full head: the final norm, then all logits and their arg-max.
 #include <cuda_fp16.h>
 
+#include <utility>
+
 #include "kernels/certified_head.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -205,24 +207,16 @@ __device__ __forceinline__ uint64_t write_logits(const HeadArgs& args, const Log
   return best;
 }
 
-// Merges the best keys of a block's threads into `workspace.best`. The last of `items` blocks turns
-// the keys of all rows into ids.
-__device__ __forceinline__ void merge_best(const HeadArgs& args, const Workspace& workspace,
-                                           int row, int items, uint64_t best,
-                                           uint64_t* block_best) {
+// After a block has merged its best keys into `workspace.best`: the last of `items` blocks turns the
+// keys of all rows into ids.
+__device__ __forceinline__ void end_of_best(const HeadArgs& args, const Workspace& workspace,
+                                            int items) {
   __shared__ bool last;
   const int t = static_cast<int>(threadIdx.x);
-  if (best != 0) {
-    atomicMax(reinterpret_cast<unsigned long long*>(block_best),
-              static_cast<unsigned long long>(best));
-  }
+  // The maxima are in before the block counts itself done.
+  __threadfence();
   __syncthreads();
-  if (t == 0) {
-    atomicMax(workspace.best + row, static_cast<unsigned long long>(*block_best));
-    // The maximum is in before the block counts itself done.
-    __threadfence();
-    last = atomicAdd(workspace.head_done, 1) == items - 1;
-  }
+  if (t == 0) last = atomicAdd(workspace.head_done, 1) == items - 1;
   __syncthreads();
   if (!last) return;
   __threadfence();
@@ -242,15 +236,158 @@ __global__ void __launch_bounds__(kThreads, 3) logits_kernel(HeadArgs args, Work
   const uint64_t best =
       write_logits<kType, kTiled>(args, item, reinterpret_cast<float*>(y), &block_best);
   if (args.argmax == nullptr) return;
-  merge_best(args, workspace, item.row, static_cast<int>(gridDim.x * gridDim.y), best, &block_best);
+  if (best != 0) {
+    atomicMax(reinterpret_cast<unsigned long long*>(&block_best),
+              static_cast<unsigned long long>(best));
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    atomicMax(workspace.best + item.row, static_cast<unsigned long long>(block_best));
+  }
+  end_of_best(args, workspace, static_cast<int>(gridDim.x * gridDim.y));
+}
+
+// ---- Several rows of states ---------------------------------------------------------------------
+
+// The states of a block's tokens in shared memory: for each token and 256 columns two arrays of a
+// float4 for each lane, which has its column pairs 0, 1 and then 2, 3 there.
+struct StateRows {
+  const float4* rows;  // of the warp's first token
+  int parts;           // of 256 columns
+
+  __device__ float4 pairs(int token, int part, int half, int lane) const {
+    return rows[((token * parts + part) * 2 + half) * 32 + lane];
+  }
+  // Where column c of a token stands, in floats.
+  __device__ static int index_of(int token, int parts, int c) {
+    const int pair = c % kPartials / 2;
+    const int k = pair / 32;
+    return (((token * parts + c / kPartials) * 2 + k / 2) * 32 + pair % 32) * 4 + k % 2 * 2 + c % 2;
+  }
+};
+
+// Adds the products of a tile with the warp's tokens.
+template <DenseType kType>
+__device__ __forceinline__ void add_tokens(
+    const LogitTile<kType>& tile, const StateRows& states, int part, int lane,
+    float2 (&partial)[kLogitTokens][kWarpRows][kColumnPairs]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float4 state[kLogitTokens];
+#pragma unroll
+    for (int t = 0; t < kLogitTokens; ++t) state[t] = states.pairs(t, part, half, lane);
+#pragma unroll
+    for (int r = 0; r < kWarpRows; ++r) {
+      const float2 first = widen_pair<kType>(tile.pairs[r][2 * half]);
+      const float2 second = widen_pair<kType>(tile.pairs[r][2 * half + 1]);
+#pragma unroll
+      for (int t = 0; t < kLogitTokens; ++t) {
+        float2(&sums)[kColumnPairs] = partial[t][r];
+        sums[2 * half].x = fmaf(first.x, state[t].x, sums[2 * half].x);
+        sums[2 * half].y = fmaf(first.y, state[t].y, sums[2 * half].y);
+        sums[2 * half + 1].x = fmaf(second.x, state[t].z, sums[2 * half + 1].x);
+        sums[2 * half + 1].y = fmaf(second.y, state[t].w, sums[2 * half + 1].y);
+      }
+    }
+  }
+}
+
+// Block (i, j): tokens from i * kTokens on with part j of the head's rows. A warp has kLogitTokens
+// of the tokens; those with the same tokens share the rows out.
+template <DenseType kType, int kTokenWarps>
+__global__ void __launch_bounds__(kThreads, 1)
+    token_logits_kernel(HeadArgs args, Workspace workspace) {
+  constexpr int kTokens = kTokenWarps * kLogitTokens;
+  constexpr int kRowWarps = kWarps / kTokenWarps;
+  extern __shared__ float4 y[];
+  __shared__ unsigned long long block_best[kTokens];
+  const int t = static_cast<int>(threadIdx.x);
+  const int warp = t / 32;
+  const int lane = t % 32;
+  const int dim = args.w.cols;
+  const int parts = divide_up(dim, kPartials);
+  const int first_token = static_cast<int>(blockIdx.x) * kTokens;
+  const int warp_token = warp % kTokenWarps * kLogitTokens;
+  const int stride = static_cast<int>(gridDim.y) * kRowWarps * kWarpRows;
+  int v = (static_cast<int>(blockIdx.y) * kRowWarps + warp / kTokenWarps) * kWarpRows;
+  let_next_start();
+
+  LogitTile<kType> next;
+  next.load(args.w, v, 0, lane);
+  wait_for_previous();
+  for (int i = t; i < kTokens * parts * kPartials; i += kThreads) {
+    const int token = i / (parts * kPartials);
+    const int c = i % (parts * kPartials);
+    const bool exists = c < dim && first_token + token < args.rows;
+    reinterpret_cast<float*>(y)[StateRows::index_of(token, parts, c)] =
+        exists ? args.normed[static_cast<size_t>(first_token + token) * static_cast<size_t>(dim) +
+                             static_cast<size_t>(c)]
+               : 0.0f;
+  }
+  if (t < kTokens) block_best[t] = 0;
+  __syncthreads();
+
+  const StateRows states{y + warp_token * parts * 64, parts};
+  // After the sums are folded this lane has a row's logit, and keeps that of one token.
+  const int my_row = LogitTile<kType>::row_of(lane);
+  const int my_token = lane % (32 / kWarpRows);
+  const int token = first_token + warp_token + my_token;
+  const bool keeps = my_token < kLogitTokens && token < args.rows;
+  uint64_t best = 0;
+  for (; v < args.w.rows; v += stride) {
+    float2 partial[kLogitTokens][kWarpRows][kColumnPairs] = {};
+    for (int part = 0; part < parts; ++part) {
+      const LogitTile<kType> tile = next;
+      const bool more = part + 1 < parts;
+      next.load(args.w, more ? v : v + stride, more ? (part + 1) * kPartials : 0, lane);
+      add_tokens(tile, states, part, lane, partial);
+    }
+    float logit = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kLogitTokens; ++i) {
+      const float folded = LogitTile<kType>::fold(partial[i], lane);
+      if (my_token == i) logit = folded;
+    }
+    if (keeps && v + my_row < args.w.rows) {
+      best = max(best, finish_logit(args, token, v + my_row, logit));
+    }
+  }
+  if (args.argmax == nullptr) return;
+  if (keeps && best != 0) {
+    atomicMax(block_best + warp_token + my_token, static_cast<unsigned long long>(best));
+  }
+  __syncthreads();
+  if (t < kTokens && first_token + t < args.rows) {
+    atomicMax(workspace.best + first_token + t, block_best[t]);
+  }
+  end_of_best(args, workspace, static_cast<int>(gridDim.x * gridDim.y));
+}
+
+template <DenseType kType, int... kWarpCounts>
+void launch_token_logits(const LogitsPlan& plan, const HeadArgs& args, const Workspace& workspace,
+                         cudaStream_t stream, std::integer_sequence<int, kWarpCounts...>) {
+  const auto launch_if = [&](bool is_instance, auto kernel) {
+    if (is_instance) launch(kernel, plan.launch, stream, args, workspace);
+    return is_instance;
+  };
+  require_instance((launch_if(plan.token_warps == kWarpCounts,
+                              token_logits_kernel<kType, kWarpCounts>) ||
+                    ...));
 }
 
 template <DenseType kType>
 void launch_logits_of(const LogitsPlan& plan, const HeadArgs& args, const Workspace& workspace,
                       cudaStream_t stream) {
-  constexpr bool kCanTile = kType != DenseType::kF32;
-  launch(plan.tiled ? logits_kernel<kType, kCanTile> : logits_kernel<kType, false>, plan.launch,
-         stream, args, workspace);
+  if constexpr (kType != DenseType::kF32) {
+    if (plan.token_warps > 0) {
+      return launch_token_logits<kType>(plan, args, workspace, stream,
+                                        std::integer_sequence<int, 1, 2, 4, 8>());
+    }
+    if (plan.tiled) {
+      return launch(logits_kernel<kType, true>, plan.launch, stream, args, workspace);
+    }
+  }
+  launch(logits_kernel<kType, false>, plan.launch, stream, args, workspace);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ __global__ void post_step_kernel(MailboxArgs args) {
   const int rows = min(args.rows, static_cast<int>(*args.n_used));
   __syncthreads();  // all threads have read before the first one writes
   for (int row = static_cast<int>(threadIdx.x); row < rows; row += static_cast<int>(blockDim.x)) {
-    const int32_t id = args.argmax[row];
+    const int32_t id = args.chosen[row];
     args.ids[row] = id < 0 ? 0 : id;
     args.positions[row] += 1;
     // Goes to the host as one transaction; no other store must be visible before it.
@@ -27,10 +27,7 @@ __global__ void post_step_kernel(MailboxArgs args) {
     const RescoredTotals totals = args.totals[row];
     args.totals[row] = {totals.steps + 1, totals.rescored + rescored, max(totals.most, rescored)};
   }
-  if (threadIdx.x == 0) {
-    *args.step = step + 1;
-    *args.fault = 0;
-  }
+  if (threadIdx.x == 0) *args.step = step + 1;
 }
 
 // Every kernel is compiled for the same list of architectures: this one speaks for all.

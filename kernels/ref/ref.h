@@ -14,6 +14,8 @@ void attn_out(const ProjectArgs& args);
 void ffn_up(const FfnUpArgs& args);
 void ffn_down(const ProjectArgs& args);
 void head(const HeadArgs& args);
+void choose(const ChooseArgs& args);
+void logprobs(const LogprobArgs& args);
 
 // Element of a KV tile (ops.h) that holds dimension `d` of `position`: [position, head_dim].
 inline size_t key_index(int position, int d, int head_dim) {

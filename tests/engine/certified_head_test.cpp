@@ -46,10 +46,12 @@ void require_same_ids(Backend& full, Backend& certified, int sequences, int step
     const std::vector<int32_t> banned(step % 3 == 2 ? 1 : 0, full_ids[0]);
     const auto choose = [&](Backend& backend, std::vector<int32_t>& ids) {
       std::vector<int32_t> chosen(n, -1);
+      for (const int32_t slot : slots) {
+        backend.set_choice(slot, {.sampling = {}, .banned = banned, .prompt = {}});
+      }
       Outputs outputs;
       outputs.rows = slots;
-      outputs.banned = banned;
-      outputs.argmax = chosen;
+      outputs.ids = chosen;
       backend.forward({ids, slots, positions}, outputs);
       ids = chosen;
     };

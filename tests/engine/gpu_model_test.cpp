@@ -175,7 +175,7 @@ TEST_CASE("rows of a batch on the GPU are what each would be alone", "[gpu]") {
       outputs.logits = logits;
       backend->forward(batch, outputs);
       outputs.logits = {};
-      outputs.argmax = chosen;
+      outputs.ids = chosen;
       backend->forward(batch, outputs);
       for (size_t s = 0; s < n; ++s) {
         const float* expected = alone[s].logits.data() + vocab;  // after the decoded id

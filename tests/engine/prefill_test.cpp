@@ -19,7 +19,7 @@ class RecordingBackend : public Backend {
  public:
   struct Pass {
     std::vector<int32_t> ids, sequences, positions, output_rows;
-    size_t n_argmax;
+    size_t n_ids;
   };
 
   RecordingBackend(const ModelFile& model, int max_rows)
@@ -34,9 +34,10 @@ class RecordingBackend : public Backend {
       return std::vector<int32_t>(values.begin(), values.end());
     };
     passes.push_back({copy(batch.ids), copy(batch.sequences), copy(batch.positions),
-                      copy(outputs.rows), outputs.argmax.size()});
+                      copy(outputs.rows), outputs.ids.size()});
   }
   void set_blocks(int, std::span<const int32_t>) override {}
+  void set_choice(int, const Choice&) override {}
   MemoryPlan memory() const override { return {}; }
   HeadStats head_stats() const override { return {}; }
 };
@@ -65,7 +66,7 @@ TEST_CASE("a prefill feeds every id once, at its position, and asks the last pas
     Prefill prefill(backend, /*sequence=*/3, /*first=*/40, ids, max_rows);
     int32_t chosen = -1;
     Outputs outputs;
-    outputs.argmax = {&chosen, 1};
+    outputs.ids = {&chosen, 1};
     size_t fed = 0;
     while (!prefill.is_done()) {
       const size_t rows = std::min(longest, ids.size() - fed);
@@ -82,7 +83,7 @@ TEST_CASE("a prefill feeds every id once, at its position, and asks the last pas
       for (size_t row = 0; row < rows; ++row) {
         REQUIRE(pass.positions[row] == static_cast<int32_t>(40 + fed + row));
       }
-      REQUIRE(pass.n_argmax == (is_last ? 1 : 0));
+      REQUIRE(pass.n_ids == (is_last ? 1 : 0));
       REQUIRE(pass.output_rows == (is_last ? std::vector<int32_t>{static_cast<int32_t>(rows) - 1}
                                            : std::vector<int32_t>{}));
       fed += rows;

@@ -78,7 +78,7 @@ void run_unverified(const ModelFile& model) {
   int32_t next = -1;
   Outputs outputs;
   outputs.rows = {&row, 1};
-  outputs.argmax = {&next, 1};
+  outputs.ids = {&next, 1};
   backend->forward({ids, sequences, positions}, outputs);
 }
 

@@ -27,12 +27,12 @@ inline std::vector<int32_t> ids_by_forward(Backend& backend, int32_t id, int pos
                                            std::span<const int32_t> banned = {}) {
   std::vector<int32_t> ids;
   const int32_t zero = 0;
+  backend.set_choice(0, {.sampling = {}, .banned = banned, .prompt = {}});
   for (int i = 0; i < n; ++i, ++position) {
     int32_t chosen = -1;
     Outputs outputs;
     outputs.rows = {&zero, 1};
-    outputs.banned = banned;
-    outputs.argmax = {&chosen, 1};
+    outputs.ids = {&chosen, 1};
     backend.forward({{&id, 1}, {&zero, 1}, {&position, 1}}, outputs);
     ids.push_back(chosen);
     id = chosen;
@@ -44,7 +44,8 @@ inline std::vector<int32_t> ids_by_forward(Backend& backend, int32_t id, int pos
 inline std::vector<int32_t> ids_by_decode(Backend& backend, int32_t id, int position, int n_max,
                                           size_t until, std::span<const int32_t> banned = {}) {
   std::vector<int32_t> ids;
-  backend.decode(0, id, position, n_max, banned, [&](int32_t chosen) {
+  backend.set_choice(0, {.sampling = {}, .banned = banned, .prompt = {}});
+  backend.decode(0, id, position, n_max, [&](int32_t chosen) {
     ids.push_back(chosen);
     return ids.size() < until;
   });
@@ -86,7 +87,7 @@ inline void check_decode(Backend& backend, const std::vector<int32_t>& prompt) {
 
   // What the callback throws comes through, and the backend can be used afterwards.
   const auto fail = [](int32_t) -> bool { throw std::runtime_error("full"); };
-  CHECK_THROWS_AS(backend.decode(0, kFirst, n, 10, {}, fail), std::runtime_error);
+  CHECK_THROWS_AS(backend.decode(0, kFirst, n, 10, fail), std::runtime_error);
   CHECK(ids_by_decode(backend, kFirst, n, 7, kNever) == first(expected, 7));
 }
 
@@ -141,7 +142,7 @@ void check_fault_in_decode(const std::string& path, const Open& open) {
     std::vector<int32_t> ids;
     std::string message;
     try {
-      backend->decode(0, kFirst, 0, 40, {}, [&](int32_t id) {
+      backend->decode(0, kFirst, 0, 40, [&](int32_t id) {
         ids.push_back(id);
         return true;
       });

@@ -140,7 +140,7 @@ inline HashedRun run_case(Backend& backend, const std::vector<int32_t>& prompt, 
     Outputs outputs;
     if (logits != nullptr) {
       outputs.rows = {&last, 1};
-      outputs.argmax = {&argmax, 1};
+      outputs.ids = {&argmax, 1};
       outputs.logits = {logits, vocab};
     }
     backend.forward({ids, sequences, positions}, outputs);

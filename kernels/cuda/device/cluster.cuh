@@ -33,6 +33,26 @@ __device__ inline void cluster_wait() {
 #endif
 }
 
+// The value that block `rank` of the cluster has where `here` is in this one: 4 or 8 bytes of
+// shared memory.
+template <class T>
+__device__ inline T look_in_block(int rank, const T* here) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  T value = *here;
+#ifdef EDGELLM_HAS_CLUSTERS
+  uint32_t there = 0;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(there)
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(here))), "r"(rank));
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(value) : "r"(there) : "memory");
+  } else {
+    asm volatile("ld.shared::cluster.b64 %0, [%1];" : "=l"(value) : "r"(there) : "memory");
+  }
+#endif
+  return value;
+}
+
 [[maybe_unused]] __device__ inline uint32_t shared_address(const void* here) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(here));
 }

@@ -134,10 +134,10 @@ inline dim3 grid_of(const LaunchSize& size) {
               static_cast<unsigned>(size.blocks[2]));
 }
 
-inline cudaLaunchAttribute in_clusters() {
+inline cudaLaunchAttribute in_clusters(int blocks) {
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(kClusterBlocks), 1, 1};
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
   return cluster;
 }
 
@@ -146,7 +146,7 @@ template <class... Params>
 bool room_for_cluster(void (*kernel)(Params...), int threads, size_t shared_bytes) {
   if (!has_dependent_launch()) return false;  // both came with compute capability 9.0
   prepare(reinterpret_cast<const void*>(kernel), shared_bytes);
-  cudaLaunchAttribute cluster = in_clusters();
+  cudaLaunchAttribute cluster = in_clusters(kClusterBlocks);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(kClusterBlocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
@@ -158,12 +158,13 @@ bool room_for_cluster(void (*kernel)(Params...), int threads, size_t shared_byte
   return clusters > 0;
 }
 
-// In clusters of kClusterBlocks blocks, for which there is room; the grid is a multiple of them.
+// In clusters of `blocks` blocks, at most kClusterBlocks, for which there is room; the grid is a
+// multiple of them.
 template <class... Params, class... Args>
-void launch_clusters(void (*kernel)(Params...), const LaunchSize& size, cudaStream_t stream,
-                     const Args&... args) {
+void launch_clusters(void (*kernel)(Params...), int blocks, const LaunchSize& size,
+                     cudaStream_t stream, const Args&... args) {
   prepare(reinterpret_cast<const void*>(kernel), size.shared_bytes);
-  cudaLaunchAttribute attributes[2] = {in_clusters(), early_start()};
+  cudaLaunchAttribute attributes[2] = {in_clusters(blocks), early_start()};
   cudaLaunchConfig_t config{};
   config.gridDim = grid_of(size);
   config.blockDim = dim3(static_cast<unsigned>(size.threads));

@@ -66,6 +66,18 @@ DigitBoundsPlan pick_digit_bounds(const HeadSize& size, const DeviceTraits& devi
 
 }  // namespace
 
+// Warps of a block for as many rows of states as there are, or as many as its shared memory holds;
+// 0 where it does not hold those of one warp.
+int token_warps_for(const HeadSize& size, size_t row_bytes, const DeviceTraits& device) {
+  int warps = kBlockWarps;
+  while (warps > 1 && warps / 2 * kLogitTokens >= size.rows) warps /= 2;
+  const size_t warp_bytes = static_cast<size_t>(kLogitTokens) * row_bytes;
+  while (warps > 0 && static_cast<size_t>(warps) * warp_bytes > device.max_dynamic_shared) {
+    warps /= 2;
+  }
+  return warps;
+}
+
 LogitsPlan pick_logits(const HeadSize& size, const DeviceTraits& device) {
   LogitsPlan plan;
   plan.norm = block_for_each(size.rows);
@@ -75,8 +87,20 @@ LogitsPlan pick_logits(const HeadSize& size, const DeviceTraits& device) {
       std::min(divide_up(size.vocab, rows_of_block), device.multiprocessors * 3);
   plan.launch.blocks[1] = size.rows;
   plan.launch.threads = kBlockThreads;
-  plan.launch.shared_bytes =
+  const size_t row_bytes =
       static_cast<size_t>(divide_up(size.cols, kPartials) * kPartials) * sizeof(float);
+  plan.launch.shared_bytes = row_bytes;
+  if (!plan.tiled || size.rows == 1) return plan;
+  plan.token_warps = token_warps_for(size, row_bytes, device);
+  if (plan.token_warps == 0) return plan;
+  // A block for each SM, which has registers for no more.
+  const int tokens = plan.token_warps * kLogitTokens;
+  const int groups = divide_up(size.rows, tokens);
+  plan.launch.blocks[0] = groups;
+  plan.launch.blocks[1] =
+      std::min(divide_up(size.vocab, kLogitRows * (kBlockWarps / plan.token_warps)),
+               std::max(1, device.multiprocessors / groups));
+  plan.launch.shared_bytes = static_cast<size_t>(tokens) * row_bytes;
   return plan;
 }
 

@@ -24,10 +24,14 @@ struct HeadSize {
 
 // ---- Logits ------------------------------------------------------------------------------------
 
-inline constexpr int kLogitRows = 4;  // of the head, that a warp takes at once where it can
+inline constexpr int kLogitRows = 4;    // of the head, that a warp takes at once where it can
+inline constexpr int kLogitTokens = 4;  // rows of states, that it takes at once of several
 
 struct LogitsPlan {
   bool tiled = false;  // kLogitRows at once; else one
+  // Warps of a block that share rows of the head, each for kLogitTokens rows of states: 1, 2, 4 or
+  // 8. 0: a block has one row of states.
+  int token_warps = 0;
   LaunchSize norm;
   LaunchSize launch;
 };

@@ -87,7 +87,9 @@ std::string text_of(const AttentionPlan& plan) {
 }
 
 std::string text_of(const LogitsPlan& plan) {
-  return std::string(plan.tiled ? "logits by fours: " : "logits: ") + text_of(plan.launch);
+  const std::string tokens =
+      plan.token_warps > 0 ? "of " + std::to_string(plan.token_warps * kLogitTokens) + " rows " : "";
+  return "logits " + tokens + (plan.tiled ? "by fours: " : "one by one: ") + text_of(plan.launch);
 }
 
 std::string text_of(const CertifiedPlan& plan) {

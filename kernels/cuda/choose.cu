@@ -1,0 +1,214 @@
+// choose and logprobs, on the logits where they are. All sums are integers, so the order in which
+// threads and blocks add them does not matter.
+#include <cstddef>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/row_choice.cuh"
+
+namespace edgellm::cuda {
+namespace {
+
+// The adjusted logits of a row.
+struct AdjustedRow {
+  const float* logits;
+  const uint16_t* marks;  // null where the rule keeps none
+  const LogitBias* biases;
+  const ChoiceRule& rule;
+
+  __device__ float operator()(int id) const {
+    const float logit = logits[id];
+    if (marks == nullptr) return logit;
+    return adjusted_logit(logit, marks[id], rule, biases, id);
+  }
+};
+
+// The id that the row's warps find; -1 in all lanes of the others.
+template <int kBlocks>
+__device__ int sample(ChoiceRow<kBlocks>& row, const AdjustedRow& logit_of, bool cached,
+                      float largest, int vocab, uint64_t random) {
+  const ChoiceRule& rule = logit_of.rule;
+  const auto weight = [&](float logit) {
+    return logit_weight(logit, largest, rule.inverse_temperature);
+  };
+  Border border;
+  if (rule.top_k > 0 && rule.top_k < vocab) {
+    const auto k = static_cast<uint64_t>(rule.top_k);
+    border = row.find_border(
+        logit_of, cached, border, 0, [](float) { return uint64_t{1}; },
+        [k](uint64_t) { return k; });
+  }
+  uint64_t tie_weight = border.cuts() ? weight(logit_of_rank(border.rank)) : 0;
+  if (rule.top_p > 0) {
+    border = row.find_border(logit_of, cached, border, tie_weight, weight,
+                             [&](uint64_t all) { return top_p_sum(all, rule.top_p); });
+    // As many ids as have that weight together.
+    tie_weight = weight(logit_of_rank(border.rank));
+    border.ties = (border.ties + tie_weight - 1) / max(tie_weight, uint64_t{1});
+  }
+  if (tie_weight < rule.min_weight) tie_weight = 0;
+  // Of an id above the border.
+  const auto kept_weight = [&](float logit) {
+    const uint64_t own = weight(logit);
+    return own >= rule.min_weight ? own : 0;
+  };
+
+  uint64_t sum = 0;
+  uint64_t ties = 0;
+  row.for_ids(logit_of, cached, [&](int, float logit) {
+    const uint32_t rank = logit_rank(logit);
+    if (!border.cuts() || rank > border.rank) sum += kept_weight(logit);
+    if (border.cuts() && rank == border.rank) ++ties;
+  });
+  sum = sum_warp(sum);
+  if (border.cuts()) {
+    ties = row.kept_ties(border, sum_warp(ties));
+    sum += ties * tie_weight;
+  }
+  const WarpSums sums = row.sum_row(sum);
+  uint64_t drawn = share_of(sums.total, random);
+  if (drawn < sums.before || drawn >= sums.before + sum) return -1;
+  drawn -= sums.before;
+
+  // By this warp, 32 ids at a time.
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int first = row.begin(); first < row.end(); first += 32) {
+    const int id = first + lane;
+    uint64_t own = 0;
+    bool is_tie = false;
+    if (id < row.end()) {
+      const float logit = cached ? row.cached_value(id) : logit_of(id);
+      const uint32_t rank = logit_rank(logit);
+      if (!border.cuts() || rank > border.rank) own = kept_weight(logit);
+      is_tie = border.cuts() && rank == border.rank;
+    }
+    const unsigned tied = __ballot_sync(kAllLanes, is_tie);
+    const auto ties_before = static_cast<uint64_t>(__popc(tied & ((1u << lane) - 1)));
+    if (is_tie && ties_before < ties) own = tie_weight;
+    ties -= min(ties, static_cast<uint64_t>(__popc(tied)));
+    const uint64_t up_to = scan_warp(own);
+    const unsigned beyond = __ballot_sync(kAllLanes, up_to > drawn);
+    if (beyond != 0) return first + __ffs(static_cast<int>(beyond)) - 1;
+    drawn -= __shfl_sync(kAllLanes, up_to, 31);
+  }
+  return -1;
+}
+
+// Block i: part i % kBlocks of row i / kBlocks.
+template <int kBlocks>
+__global__ void __launch_bounds__(kChooseThreads) choose_kernel(ChooseArgs args, bool cached) {
+  extern __shared__ uint4 memory[];
+  __shared__ RowNotes notes;
+  const int row = static_cast<int>(blockIdx.x) / kBlocks;
+  ChoiceRow<kBlocks> choice(args.vocab, memory, notes);
+  let_next_start();
+  wait_for_previous();
+  const int pass_row = args.row_list[row];
+  const int sequence = args.places.sequence[pass_row];
+  const size_t width = static_cast<size_t>(args.vocab);
+  const ChoiceRule rule = args.rules[sequence];
+  uint16_t* marks = rule.marks != 0 ? args.marks + static_cast<size_t>(sequence) * width : nullptr;
+  const AdjustedRow logit_of{args.logits + static_cast<size_t>(row) * width, marks,
+                             args.biases + static_cast<ptrdiff_t>(sequence) * kMaxBiases, rule};
+
+  const uint64_t best = choice.find_best(logit_of, cached);
+  int id = -1;
+  bool writes = false;
+  if (rule.samples == 0 || best == 0) {
+    id = id_of_key(best);
+    writes = RowBlocks<kBlocks>::rank() == 0 && threadIdx.x == 0;
+  } else {
+    const int position = args.places.position[pass_row] + 1;
+    id = sample(choice, logit_of, cached, logit_of_rank(static_cast<uint32_t>(best >> 32)),
+                args.vocab, random_bits(rule.seed, static_cast<uint64_t>(position)));
+    writes = id >= 0 && threadIdx.x % 32 == 0;
+  }
+  if (writes) {
+    args.ids[row] = id;
+    if (id >= 0 && marks != nullptr && *args.fault == 0) {
+      marks[id] = static_cast<uint16_t>(counted(marks[id]));
+    }
+  }
+  // No block leaves while another one looks into it.
+  RowBlocks<kBlocks>::meet();
+}
+
+// Block i: row i.
+__global__ void __launch_bounds__(kChooseThreads) logprobs_kernel(LogprobArgs args, bool cached) {
+  extern __shared__ uint4 memory[];
+  __shared__ RowNotes notes;
+  __shared__ int n_found;
+  const int row = static_cast<int>(blockIdx.x);
+  ChoiceRow<1> choice(args.vocab, memory, notes);
+  let_next_start();
+  wait_for_previous();
+  const float* logits = args.logits + static_cast<size_t>(row) * static_cast<size_t>(args.vocab);
+  const auto logit_of = [logits](int id) { return logits[id]; };
+  if (threadIdx.x == 0) n_found = 0;
+
+  const uint64_t best = choice.find_best(logit_of, cached);
+  const float largest = logit_of_rank(static_cast<uint32_t>(best >> 32));
+  uint64_t sum = 0;
+  choice.for_ids(logit_of, cached,
+                 [&](int, float logit) { sum += logit_weight(logit, largest, 1.0f); });
+  const WarpSums sums = choice.sum_row(sum_warp(sum));
+  if (threadIdx.x == 0) {
+    const int chosen = args.ids[row];
+    args.sums[row] = {sums.total, largest, chosen < 0 ? 0.0f : logits[chosen]};
+  }
+  if (args.n_top == 0) return;
+
+  const auto n_top = static_cast<uint64_t>(args.n_top);
+  const Border border = choice.find_border(
+      logit_of, cached, Border(), 0, [](float) { return uint64_t{1}; },
+      [n_top](uint64_t) { return n_top; });
+  uint64_t ties = 0;
+  choice.for_ids(logit_of, cached,
+                 [&](int, float logit) { ties += logit_rank(logit) == border.rank ? 1 : 0; });
+  ties = choice.kept_ties(border, sum_warp(ties));
+  LogprobLogit* top = args.top + static_cast<ptrdiff_t>(row) * args.n_top;
+  for (int first = choice.begin(); first < choice.end(); first += 32) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int id = first + lane;
+    const float logit = id < choice.end() ? logits[id] : -INFINITY;
+    const uint32_t rank = logit_rank(logit);
+    const bool is_tie = id < choice.end() && rank == border.rank;
+    const unsigned tied = __ballot_sync(kAllLanes, is_tie);
+    const auto ties_before = static_cast<uint64_t>(__popc(tied & ((1u << lane) - 1)));
+    if (rank > border.rank || (is_tie && ties_before < ties)) {
+      top[atomicAdd(&n_found, 1)] = {id, logit};
+    }
+    ties -= min(ties, static_cast<uint64_t>(__popc(tied)));
+  }
+}
+
+template <int kBlocks>
+void launch_choose(const ChoosePlan& plan, const ChooseArgs& args, cudaStream_t stream) {
+  if constexpr (kBlocks == 1) {
+    launch(choose_kernel<1>, plan.launch, stream, args, plan.cached);
+  } else {
+    launch_clusters(choose_kernel<kBlocks>, kBlocks, plan.launch, stream, args, plan.cached);
+  }
+}
+
+}  // namespace
+
+void choose(const ChooseArgs& args, cudaStream_t stream) {
+  const ChoosePlan plan = pick_choose(args.rows, args.vocab, current_device());
+  switch (plan.blocks) {
+    case 1:
+      return launch_choose<1>(plan, args, stream);
+    case 2:
+      return launch_choose<2>(plan, args, stream);
+    case 4:
+      return launch_choose<4>(plan, args, stream);
+    default:
+      return launch_choose<8>(plan, args, stream);
+  }
+}
+
+void logprobs(const LogprobArgs& args, cudaStream_t stream) {
+  const ChoosePlan plan = pick_logprobs(args.rows, args.vocab, current_device());
+  launch(logprobs_kernel, plan.launch, stream, args, plan.cached);
+}
+
+}  // namespace edgellm::cuda
