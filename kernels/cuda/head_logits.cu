@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/certified_head.h"
+#include "kernels/cuda/device/copy.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/head_kernels.h"
@@ -266,40 +267,108 @@ struct StateRows {
   }
 };
 
-// Adds the products of a tile with the warp's tokens.
+// Rows of the head on their way through shared memory, 256 columns of them a stage: part after part
+// of the block's tiles of kRows rows.
+template <int kRows>
+class HeadStream {
+ public:
+  static constexpr int kWords = kRows * kPartials / 2;  // of a stage
+
+  __device__ HeadStream(const DenseMatrix& w, uint32_t* stages, int first_tile, int tile_stride)
+      : w_(w),
+        stages_(stages),
+        row_(first_tile * kRows + static_cast<int>(threadIdx.x) / kPieces),
+        row_stride_(tile_stride * kRows) {}
+
+  // Fetches the next stage. What does not exist is zero.
+  __device__ __forceinline__ void fetch() {
+    const int column = column_ + static_cast<int>(threadIdx.x) % kPieces * 8;
+    uint32_t* to = stages_ + to_ * kWords + static_cast<int>(threadIdx.x) * 4;
+    const uint16_t* from = static_cast<const uint16_t*>(w_.data) +
+                           static_cast<size_t>(row_) * static_cast<size_t>(w_.cols) + column;
+#pragma unroll
+    for (int i = 0; i < divide_up(kRows, kAtOnce); ++i) {
+      if (kRows < kAtOnce && static_cast<int>(threadIdx.x) >= kRows * kPieces) break;
+      const bool exists = row_ + i * kAtOnce < w_.rows && column < w_.cols;
+      copy_async_or_zero(to + i * kAtOnce * kPieces * 4,
+                         exists ? from + static_cast<size_t>(i * kAtOnce) * w_.cols : w_.data,
+                         exists);
+    }
+    end_of_copies();
+    to_ = to_ + 1 == kLogitStages ? 0 : to_ + 1;
+    column_ += kPartials;
+    if (column_ >= w_.cols) {
+      column_ = 0;
+      row_ += row_stride_;
+    }
+  }
+
+  // The oldest stage that was not taken yet.
+  __device__ __forceinline__ const uint32_t* take() {
+    const uint32_t* stage = stages_ + from_ * kWords;
+    from_ = from_ + 1 == kLogitStages ? 0 : from_ + 1;
+    return stage;
+  }
+
+ private:
+  static constexpr int kPieces = kPartials / 8;           // of 16 bytes, of a row
+  static constexpr int kAtOnce = kThreads / kPieces;      // rows
+
+  const DenseMatrix& w_;
+  uint32_t* stages_;  // [kLogitStages, kRows, kPartials / 2]
+  int row_;           // of this thread's first piece of the next stage
+  int row_stride_;
+  int column_ = 0;  // the first of the next stage
+  int to_ = 0;
+  int from_ = 0;
+};
+
+// 128 columns, half of a stage, of a warp's rows and tokens.
 template <DenseType kType>
-__device__ __forceinline__ void add_tokens(
-    const LogitTile<kType>& tile, const StateRows& states, int part, int lane,
-    float2 (&partial)[kLogitTokens][kWarpRows][kColumnPairs]) {
+struct LogitOperands {
+  uint32_t pairs[kWarpRows][2];
+  float4 states[kLogitTokens];
+
+  // `rows`: the warp's in the stage.
+  __device__ __forceinline__ void load(const uint32_t* rows, const StateRows& from, int part,
+                                       int half, int lane) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float4 state[kLogitTokens];
-#pragma unroll
-    for (int t = 0; t < kLogitTokens; ++t) state[t] = states.pairs(t, part, half, lane);
+    for (int t = 0; t < kLogitTokens; ++t) states[t] = from.pairs(t, part, half, lane);
 #pragma unroll
     for (int r = 0; r < kWarpRows; ++r) {
-      const float2 first = widen_pair<kType>(tile.pairs[r][2 * half]);
-      const float2 second = widen_pair<kType>(tile.pairs[r][2 * half + 1]);
+      pairs[r][0] = rows[r * (kPartials / 2) + half * 64 + lane];
+      pairs[r][1] = rows[r * (kPartials / 2) + half * 64 + 32 + lane];
+    }
+  }
+
+  __device__ __forceinline__ void add(
+      int half, float2 (&partial)[kLogitTokens][kWarpRows][kColumnPairs]) const {
+#pragma unroll
+    for (int r = 0; r < kWarpRows; ++r) {
+      const float2 first = widen_pair<kType>(pairs[r][0]);
+      const float2 second = widen_pair<kType>(pairs[r][1]);
 #pragma unroll
       for (int t = 0; t < kLogitTokens; ++t) {
-        float2(&sums)[kColumnPairs] = partial[t][r];
-        sums[2 * half].x = fmaf(first.x, state[t].x, sums[2 * half].x);
-        sums[2 * half].y = fmaf(first.y, state[t].y, sums[2 * half].y);
-        sums[2 * half + 1].x = fmaf(second.x, state[t].z, sums[2 * half + 1].x);
-        sums[2 * half + 1].y = fmaf(second.y, state[t].w, sums[2 * half + 1].y);
+        float2& a = partial[t][r][2 * half];
+        float2& b = partial[t][r][2 * half + 1];
+        a.x = fmaf(first.x, states[t].x, a.x);
+        a.y = fmaf(first.y, states[t].y, a.y);
+        b.x = fmaf(second.x, states[t].z, b.x);
+        b.y = fmaf(second.y, states[t].w, b.y);
       }
     }
   }
-}
+};
 
 // Block (i, j): tokens from i * kTokens on with part j of the head's rows. A warp has kLogitTokens
-// of the tokens; those with the same tokens share the rows out.
+// of the tokens; those with the same tokens share the rows of a tile out.
 template <DenseType kType, int kTokenWarps>
 __global__ void __launch_bounds__(kThreads, 1)
     token_logits_kernel(HeadArgs args, Workspace workspace) {
   constexpr int kTokens = kTokenWarps * kLogitTokens;
-  constexpr int kRowWarps = kWarps / kTokenWarps;
-  extern __shared__ float4 y[];
+  constexpr int kTileRows = kWarps / kTokenWarps * kWarpRows;
+  using Stream = HeadStream<kTileRows>;
+  extern __shared__ float4 memory[];
   __shared__ unsigned long long block_best[kTokens];
   const int t = static_cast<int>(threadIdx.x);
   const int warp = t / 32;
@@ -308,39 +377,54 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int parts = divide_up(dim, kPartials);
   const int first_token = static_cast<int>(blockIdx.x) * kTokens;
   const int warp_token = warp % kTokenWarps * kLogitTokens;
-  const int stride = static_cast<int>(gridDim.y) * kRowWarps * kWarpRows;
-  int v = (static_cast<int>(blockIdx.y) * kRowWarps + warp / kTokenWarps) * kWarpRows;
+  const int warp_row = warp / kTokenWarps * kWarpRows;
+  const int first_tile = static_cast<int>(blockIdx.y);
+  const int tile_stride = static_cast<int>(gridDim.y);
+  Stream stream(args.w, reinterpret_cast<uint32_t*>(memory), first_tile, tile_stride);
+  float* y = reinterpret_cast<float*>(memory) + kLogitStages * Stream::kWords;
   let_next_start();
-
-  LogitTile<kType> next;
-  next.load(args.w, v, 0, lane);
+#pragma unroll
+  for (int n = 0; n < kLogitStages - 1; ++n) stream.fetch();
   wait_for_previous();
   for (int i = t; i < kTokens * parts * kPartials; i += kThreads) {
     const int token = i / (parts * kPartials);
     const int c = i % (parts * kPartials);
     const bool exists = c < dim && first_token + token < args.rows;
-    reinterpret_cast<float*>(y)[StateRows::index_of(token, parts, c)] =
+    y[StateRows::index_of(token, parts, c)] =
         exists ? args.normed[static_cast<size_t>(first_token + token) * static_cast<size_t>(dim) +
                              static_cast<size_t>(c)]
                : 0.0f;
   }
   if (t < kTokens) block_best[t] = 0;
-  __syncthreads();
 
-  const StateRows states{y + warp_token * parts * 64, parts};
+  const StateRows states{reinterpret_cast<const float4*>(y) + warp_token * parts * 64, parts};
   // After the sums are folded this lane has a row's logit, and keeps that of one token.
-  const int my_row = LogitTile<kType>::row_of(lane);
+  const int my_row = warp_row + LogitTile<kType>::row_of(lane);
   const int my_token = lane % (32 / kWarpRows);
   const int token = first_token + warp_token + my_token;
   const bool keeps = my_token < kLogitTokens && token < args.rows;
   uint64_t best = 0;
-  for (; v < args.w.rows; v += stride) {
+  // The next stage, when it has arrived for every thread, the first time with the states. Every
+  // warp is done with the stage before the present one, which is filled next.
+  const auto next_rows = [&] {
+    wait_for_copies_but<kLogitStages - 3>();
+    __syncthreads();
+    stream.fetch();
+    return stream.take() + warp_row * (kPartials / 2);
+  };
+  // One half of a stage is loaded while the products of the other one are made.
+  LogitOperands<kType> low;
+  const uint32_t* rows = next_rows();
+  low.load(rows, states, 0, 0, lane);
+  for (int tile = first_tile; tile * kTileRows < args.w.rows; tile += tile_stride) {
     float2 partial[kLogitTokens][kWarpRows][kColumnPairs] = {};
     for (int part = 0; part < parts; ++part) {
-      const LogitTile<kType> tile = next;
-      const bool more = part + 1 < parts;
-      next.load(args.w, more ? v : v + stride, more ? (part + 1) * kPartials : 0, lane);
-      add_tokens(tile, states, part, lane, partial);
+      LogitOperands<kType> high;
+      high.load(rows, states, part, 1, lane);
+      low.add(0, partial);
+      rows = next_rows();
+      low.load(rows, states, part + 1 < parts ? part + 1 : 0, 0, lane);
+      high.add(1, partial);
     }
     float logit = 0.0f;
 #pragma unroll
@@ -348,10 +432,10 @@ __global__ void __launch_bounds__(kThreads, 1)
       const float folded = LogitTile<kType>::fold(partial[i], lane);
       if (my_token == i) logit = folded;
     }
-    if (keeps && v + my_row < args.w.rows) {
-      best = max(best, finish_logit(args, token, v + my_row, logit));
-    }
+    const int v = tile * kTileRows + my_row;
+    if (keeps && v < args.w.rows) best = max(best, finish_logit(args, token, v, logit));
   }
+  wait_for_copies();
   if (args.argmax == nullptr) return;
   if (keeps && best != 0) {
     atomicMax(block_best + warp_token + my_token, static_cast<unsigned long long>(best));

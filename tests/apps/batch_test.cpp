@@ -48,6 +48,8 @@ struct Wanted {
       body["seed"] = sampling.seed;
     }
     if (sampling.repeat_penalty != 1) body["repeat_penalty"] = sampling.repeat_penalty;
+    if (sampling.frequency_penalty != 0) body["frequency_penalty"] = sampling.frequency_penalty;
+    if (sampling.presence_penalty != 0) body["presence_penalty"] = sampling.presence_penalty;
     return {{"custom_id", id},
             {"method", "POST"},
             {"url", chat ? "/v1/chat/completions" : "/v1/completions"},
@@ -96,14 +98,15 @@ std::vector<Wanted> mixed_requests(int n) {
     wanted.ignore_eos = i % 7 == 4;
     if (i % 5 == 3) {
       // Values that the command line's six decimals hold.
-      wanted.sampling = {.temperature = 0.5 + 0.25 * below(4),
-                         .top_k = below(2) * 20,
-                         .top_p = below(2) == 0 ? 1.0 : 0.875,
-                         .min_p = below(2) * 0.0625,
-                         .repeat_penalty = 1,
-                         .seed = random()};
+      wanted.sampling.temperature = 0.5 + 0.25 * below(4);
+      wanted.sampling.top_k = below(2) * 20;
+      wanted.sampling.top_p = below(2) == 0 ? 1.0 : 0.875;
+      wanted.sampling.min_p = below(2) * 0.0625;
+      wanted.sampling.seed = random();
     }
     if (i % 11 == 5) wanted.sampling.repeat_penalty = 1.25;
+    if (i % 11 == 6) wanted.sampling.frequency_penalty = 0.25;
+    if (i % 11 == 7) wanted.sampling.presence_penalty = -0.5;
     all.push_back(wanted);
   }
   return all;

@@ -66,15 +66,21 @@ DigitBoundsPlan pick_digit_bounds(const HeadSize& size, const DeviceTraits& devi
 
 }  // namespace
 
-// Warps of a block for as many rows of states as there are, or as many as its shared memory holds;
-// 0 where it does not hold those of one warp.
+// The states of a block whose warps have `token_warps` times kLogitTokens of them, and the rows of the
+// head that are on their way.
+size_t token_logits_bytes(int token_warps, size_t row_bytes) {
+  const int tile_rows = kBlockWarps / token_warps * kLogitRows;
+  return static_cast<size_t>(token_warps * kLogitTokens) * row_bytes +
+         static_cast<size_t>(kLogitStages * tile_rows * kPartials) * sizeof(uint16_t);
+}
+
+// LogitsPlan::token_warps: for as many rows of states as there are, or as many as shared memory
+// holds.
 int token_warps_for(const HeadSize& size, size_t row_bytes, const DeviceTraits& device) {
+  if (size.rows == 1 || size.cols % 8 != 0) return 0;
   int warps = kBlockWarps;
   while (warps > 1 && warps / 2 * kLogitTokens >= size.rows) warps /= 2;
-  const size_t warp_bytes = static_cast<size_t>(kLogitTokens) * row_bytes;
-  while (warps > 0 && static_cast<size_t>(warps) * warp_bytes > device.max_dynamic_shared) {
-    warps /= 2;
-  }
+  while (warps > 0 && token_logits_bytes(warps, row_bytes) > device.max_dynamic_shared) warps /= 2;
   return warps;
 }
 
@@ -90,17 +96,16 @@ LogitsPlan pick_logits(const HeadSize& size, const DeviceTraits& device) {
   const size_t row_bytes =
       static_cast<size_t>(divide_up(size.cols, kPartials) * kPartials) * sizeof(float);
   plan.launch.shared_bytes = row_bytes;
-  if (!plan.tiled || size.rows == 1) return plan;
+  if (!plan.tiled) return plan;
   plan.token_warps = token_warps_for(size, row_bytes, device);
   if (plan.token_warps == 0) return plan;
   // A block for each SM, which has registers for no more.
-  const int tokens = plan.token_warps * kLogitTokens;
-  const int groups = divide_up(size.rows, tokens);
+  const int groups = divide_up(size.rows, plan.token_warps * kLogitTokens);
   plan.launch.blocks[0] = groups;
   plan.launch.blocks[1] =
       std::min(divide_up(size.vocab, kLogitRows * (kBlockWarps / plan.token_warps)),
                std::max(1, device.multiprocessors / groups));
-  plan.launch.shared_bytes = static_cast<size_t>(tokens) * row_bytes;
+  plan.launch.shared_bytes = token_logits_bytes(plan.token_warps, row_bytes);
   return plan;
 }
 

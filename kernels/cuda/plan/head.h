@@ -26,6 +26,7 @@ struct HeadSize {
 
 inline constexpr int kLogitRows = 4;    // of the head, that a warp takes at once where it can
 inline constexpr int kLogitTokens = 4;  // rows of states, that it takes at once of several
+inline constexpr int kLogitStages = 5;  // of 256 columns, that are on their way for those
 
 struct LogitsPlan {
   bool tiled = false;  // kLogitRows at once; else one
