@@ -65,9 +65,9 @@ struct Workspace {
   int32_t* rescored = nullptr;    // [rows], zero between launches
 };
 
-// Whole 16-byte loads of weights.
+// Whole blocks of 128 columns, which the GEMM of warpgroups reads.
 EDGELLM_HOST_DEVICE inline size_t quantised_row_bytes(int cols) {
-  return static_cast<size_t>((cols + 63) / 64 * 64);
+  return static_cast<size_t>((cols + 127) / 128 * 128);
 }
 
 // What the certified head did for a row of decode steps.

@@ -1,6 +1,6 @@
 // qkv, attn_out, ffn_up and ffn_down for many activation rows: GEMM. The rows are "tokens" here,
-// because weights have rows as well. One launch quantises the tokens, a second multiplies on the
-// int8 tensor cores and stores the results.
+// because weights have rows as well. One launch quantises the tokens (quantise.cu), a second
+// multiplies on the int8 tensor cores and stores the results.
 //
 // A block makes a tile of weight rows x tokens. Copies of the next K steps into shared memory run
 // while the tensor cores work on the present one. The tile's integer sums go through shared memory
@@ -11,127 +11,11 @@
 
 #include "kernels/cuda/device/copy.cuh"
 #include "kernels/cuda/device/launch.cuh"
-#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/ternary_tile.cuh"
 #include "kernels/cuda/linear_kernels.cuh"
 
 namespace edgellm::cuda {
 namespace {
-
-// ---- Quantisation ---------------------------------------------------------------------------
-
-// Two warps for a row: a thread keeps four neighbouring partial sums of canonical_sum.
-constexpr int kRowThreads = kQuantiseThreads;
-static_assert(kRowThreads == kPartials / 4);
-
-// Quantised tokens. Column c of a token is byte c of its row.
-struct QuantisedRows {
-  int8_t* codes;  // [tokens, quantised_row_bytes(cols)]
-  float* s;       // [tokens]
-  float* r;       // [tokens]
-  int32_t* sum;   // [tokens]
-};
-
-// One code, a number, without a clamp as in quantise(), which packs four. That one takes longer
-// here, in spite of fewer instructions (docs/ladder.md, "Tiles").
-__device__ inline int code_of(float z, float s) {
-  return static_cast<int>(__float_as_uint(z * s + 12582912.0f)) - 0x4b400000;
-}
-
-// One row by kRowThreads threads. A thread keeps its first kKept loads: rows of up to 256 kKept
-// columns are read once, and all at once.
-template <bool kAligned, bool kNorm, int kKept>
-__device__ void quantise_row(const Input& in, const QuantisedRows& out, int row) {
-  __shared__ alignas(16) float partial[kPartials];  // written by fours
-  __shared__ uint32_t warp_max[kRowThreads / 32];
-  __shared__ int warp_sum[kRowThreads / 32];
-  const int t = static_cast<int>(threadIdx.x);
-  const int n = in.cols;
-  const float* x = in.x + static_cast<size_t>(row) * static_cast<size_t>(n);
-
-  float4 squares = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  uint32_t largest = 0;  // magnitude
-  float4 kept[kKept];
-  const auto measure = [&](float4 z) {
-    if constexpr (kNorm) {
-      squares.x = fmaf(z.x, z.x, squares.x);
-      squares.y = fmaf(z.y, z.y, squares.y);
-      squares.z = fmaf(z.z, z.z, squares.z);
-      squares.w = fmaf(z.w, z.w, squares.w);
-    }
-    return z;
-  };
-  const auto scaled = [&](float4 v, int i) {
-    if constexpr (kNorm) return product(v, four<kAligned>(in.gain, i, n));
-    return v;
-  };
-  const auto compare = [&](float4 z) {
-    largest = max(largest, magnitude(z.x));
-    largest = max(largest, magnitude(z.y));
-    largest = max(largest, magnitude(z.z));
-    largest = max(largest, magnitude(z.w));
-  };
-#pragma unroll
-  for (int j = 0; j < kKept; ++j) kept[j] = four<kAligned>(x, 4 * t + j * kPartials, n);
-#pragma unroll
-  for (int j = 0; j < kKept; ++j) {
-    kept[j] = scaled(measure(kept[j]), 4 * t + j * kPartials);
-    compare(kept[j]);
-  }
-#pragma unroll 8
-  for (int i = 4 * t + kKept * kPartials; i < n; i += kPartials) {
-    compare(scaled(measure(four<kAligned>(x, i, n)), i));
-  }
-
-  largest = max_warp(largest);
-  if (t % 32 == 0) warp_max[t / 32] = largest;
-  if constexpr (kNorm) *reinterpret_cast<float4*>(partial + 4 * t) = squares;
-  __syncthreads();
-  largest = max(warp_max[0], warp_max[1]);
-  float r = 1.0f;
-  if constexpr (kNorm) r = rms_factor(fold_partials(partial), n, in.eps);
-  const RowFactors factors = row_factors(largest, kNorm);
-
-  const int padded = static_cast<int>(quantised_row_bytes(n));
-  int8_t* codes = out.codes + static_cast<size_t>(row) * static_cast<size_t>(padded);
-  int sum = 0;
-  const auto write = [&](int i, float4 z) {
-    int packed = 0;
-    if (!factors.zero) {
-      const int a = code_of(z.x, factors.s);
-      const int b = code_of(z.y, factors.s);
-      const int c = code_of(z.z, factors.s);
-      const int d = code_of(z.w, factors.s);
-      sum += (a + b) + (c + d);
-      packed = (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24;
-    }
-    *reinterpret_cast<int*>(codes + i) = packed;
-  };
-#pragma unroll
-  for (int j = 0; j < kKept; ++j) {
-    if (4 * t + j * kPartials < padded) write(4 * t + j * kPartials, kept[j]);
-  }
-#pragma unroll 8
-  for (int i = 4 * t + kKept * kPartials; i < padded; i += kPartials) {
-    write(i, scaled(four<kAligned>(x, i, n), i));
-  }
-  sum = sum_warp(sum);
-  if (t % 32 == 0) warp_sum[t / 32] = sum;
-  __syncthreads();
-  if (t == 0) {
-    out.s[row] = factors.s;
-    out.r[row] = r;
-    out.sum[row] = warp_sum[0] + warp_sum[1];
-    if (!factors.finite) set_fault(in.fault, in.layer + 1);
-  }
-}
-
-template <bool kAligned, bool kNorm, int kKept>
-__global__ void __launch_bounds__(kRowThreads) quantise_kernel(Input in, QuantisedRows out) {
-  let_next_start();
-  wait_for_previous();
-  quantise_row<kAligned, kNorm, kKept>(in, out, static_cast<int>(blockIdx.x));
-}
 
 // ---- The product ----------------------------------------------------------------------------
 
@@ -169,7 +53,7 @@ struct GemmCopies {
       const int token = first_token + (t + i * T::kThreads) / (4 * T::kSteps);
       if (token < tokens) has_codes |= 1u << i;
       codes[i] = reinterpret_cast<const uint4*>(rows.codes) +
-                 static_cast<size_t>(min(token, tokens - 1)) * static_cast<size_t>(4 * steps) +
+                 static_cast<size_t>(min(token, tokens - 1)) * (rows.row_bytes / 16) +
                  t % (4 * T::kSteps);
     }
   }
@@ -350,25 +234,6 @@ using GemmTiling = TernaryTiling<kGemmTiles[I].row_tiles, kGemmTiles[I].token_ti
 
 // ---- Launches -------------------------------------------------------------------------------
 
-template <size_t... I>
-void launch_quantise(const GemmPlan& plan, const Input& in, const QuantisedRows& out,
-                     cudaStream_t stream, std::index_sequence<I...>) {
-  const auto launch_if = [&](bool is_instance, auto kernel) {
-    if (is_instance) launch(kernel, plan.quantise, stream, in, out);
-    return is_instance;
-  };
-  const bool norm = in.gain != nullptr;
-  require_instance(((launch_if(plan.kept == kKeptLoads[I] && plan.by_fours && norm,
-                               quantise_kernel<true, true, kKeptLoads[I]>) ||
-                     launch_if(plan.kept == kKeptLoads[I] && plan.by_fours && !norm,
-                               quantise_kernel<true, false, kKeptLoads[I]>) ||
-                     launch_if(plan.kept == kKeptLoads[I] && !plan.by_fours && norm,
-                               quantise_kernel<false, true, kKeptLoads[I]>) ||
-                     launch_if(plan.kept == kKeptLoads[I] && !plan.by_fours && !norm,
-                               quantise_kernel<false, false, kKeptLoads[I]>)) ||
-                    ...));
-}
-
 template <class Op, size_t... I>
 void launch_gemm(const GemmPlan& plan, const Op& op, const QuantisedRows& rows, int tokens,
                  cudaStream_t stream, std::index_sequence<I...>) {
@@ -385,9 +250,8 @@ void launch_gemm(const GemmPlan& plan, const Op& op, const QuantisedRows& rows, 
 template <class Op>
 void multiply(const GemmPlan& plan, const Input& in, const Op& op, int rows,
               const Workspace& workspace, cudaStream_t stream) {
-  const QuantisedRows quantised{workspace.codes, workspace.row_s, workspace.row_r,
-                                workspace.row_sum};
-  launch_quantise(plan, in, quantised, stream, std::make_index_sequence<std::size(kKeptLoads)>());
+  const QuantisedRows quantised =
+      quantise_rows(plan.quantise, CodeOrder::kRows, in, rows, workspace, stream);
   launch_gemm(plan, op, quantised, rows, stream, std::make_index_sequence<kNumGemmTiles>());
 }
 

@@ -4,11 +4,19 @@
 #pragma once
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/plan/linear.h"
 
 namespace edgellm::cuda {
 
 void qkv_rows(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream);
 void project_rows(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream);
 void ffn_up_rows(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream);
+
+// By a tile of kWgmmaTiles, on devices with wgmma.
+void qkv_by_tile(int tile, const QkvArgs& args, const Workspace& workspace, cudaStream_t stream);
+void project_by_tile(int tile, const ProjectArgs& args, const Workspace& workspace,
+                     cudaStream_t stream);
+void ffn_up_by_tile(int tile, const FfnUpArgs& args, const Workspace& workspace,
+                    cudaStream_t stream);
 
 }  // namespace edgellm::cuda

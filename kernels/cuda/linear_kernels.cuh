@@ -7,6 +7,43 @@
 
 namespace edgellm::cuda {
 
+// Where the codes of quantised rows are.
+enum class CodeOrder {
+  kRows,   // byte c of a row is column c
+  kBlocks  // blocks of kBlockColumns columns as wgmma reads them
+};
+
+// Rows ("tokens") that quantise_rows() has quantised.
+struct QuantisedRows {
+  int8_t* codes;
+  float* s;      // [tokens]
+  float* r;      // [tokens]
+  int32_t* sum;  // [tokens]
+  size_t row_bytes;
+  int tokens;  // CodeOrder::kBlocks; else 0
+
+  // Of four columns from `column` on, a multiple of four.
+  //
+  // Blocks: [block of 128 columns][token][128 bytes], so that a tile of tokens is one piece of
+  // memory. The 4-byte words of a row are transposed: word 8 t + q is at 4 q + t. So 32 bytes from
+  // a multiple of 32 on have, of the 32 columns from each 32 t on, eight that follow one another:
+  // those that lane t of four has in one 16-bit half of a word of weights. wgmma takes such bytes
+  // together. The 16-byte pieces are swizzled with the token, as wgmma wants it for rows of 128
+  // bytes.
+  __device__ size_t place(int token, int column) const {
+    if (tokens == 0) return static_cast<size_t>(token) * row_bytes + static_cast<size_t>(column);
+    const int word = column % kBlockColumns / 4;
+    const int piece = word % 8 ^ token % 8;
+    const size_t row = static_cast<size_t>(column / kBlockColumns) * static_cast<size_t>(tokens) +
+                       static_cast<size_t>(token);
+    return row * kBlockColumns + static_cast<size_t>(16 * piece + word / 8 * 4);
+  }
+};
+
+// quantise.cu: into workspace.codes and its neighbours.
+QuantisedRows quantise_rows(const QuantisePlan& plan, CodeOrder order, const Input& in, int rows,
+                            const Workspace& workspace, cudaStream_t stream);
+
 // `in` is the first of `rows` rows of activations. gemv.cu:
 template <class Op>
 void multiply(const ShortGemvPlan& plan, const Input& in, const Op& op, int rows,
@@ -21,6 +58,10 @@ void multiply(const SkinnyPlan& plan, const Input& in, const Op& op, int rows,
 // gemm.cu:
 template <class Op>
 void multiply(const GemmPlan& plan, const Input& in, const Op& op, int rows,
+              const Workspace& workspace, cudaStream_t stream);
+// gemm_wgmma.cu:
+template <class Op>
+void multiply(const WgmmaGemmPlan& plan, const Input& in, const Op& op, int rows,
               const Workspace& workspace, cudaStream_t stream);
 
 }  // namespace edgellm::cuda

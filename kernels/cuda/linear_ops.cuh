@@ -9,6 +9,7 @@
 //   locate(token, pair)      the target of the results; may run before the previous kernel ends
 //   prefetch(target)         after that: reads what the results are combined with
 //   store(target, a, b)      stores the results of the two rows, scaled
+//   share_scales(a, b)       whether the multipliers of pairs a .. b are known to be the same
 //   redirect(target, memory) the same target in `memory` [kRedirectFloats], for a warm-up
 #pragma once
 
@@ -58,6 +59,7 @@ struct ProjectOp {
   };
 
   __host__ __device__ int pairs() const { return (w.rows + 1) / 2; }
+  __device__ bool share_scales(int, int) const { return !w.scale_per_row; }
   __device__ PairRows rows(int pair) const {
     PairRows result{};
     result.set(0, w, pair, row_words);
@@ -106,6 +108,7 @@ struct FfnUpOp {
   };
 
   __host__ __device__ int pairs() const { return gate.rows; }
+  __device__ bool share_scales(int, int) const { return !gate.scale_per_row && !up.scale_per_row; }
   __device__ PairRows rows(int pair) const {
     PairRows result{};
     result.set(0, gate, pair, row_words);
@@ -147,6 +150,10 @@ struct QkvOp {
   };
 
   __host__ __device__ int pairs() const { return (q.rows + k.rows + v.rows) / 2; }
+  __device__ bool share_scales(int first, int last) const {
+    return matrix_of(first) == matrix_of(last) && !q.scale_per_row && !k.scale_per_row &&
+           !v.scale_per_row;
+  }
   __device__ PairRows rows(int pair) const {
     PairRows result{};
     // Selected field by field: a reference would put the arguments into local memory.

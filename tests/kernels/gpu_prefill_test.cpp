@@ -20,8 +20,8 @@ cpu::Pool& pool() {
   return instance;
 }
 
-constexpr int kAllRows[] = {1, 2, 3, 7, 8, 9, 16, 31, 33, 64, 65, 130, 512};
-constexpr int kRealRows[] = {2, 8, 30, 64, 130, 512};
+constexpr int kAllRows[] = {1, 2, 3, 7, 8, 9, 16, 17, 31, 33, 64, 65, 100, 129, 130, 257, 512};
+constexpr int kRealRows[] = {2, 8, 9, 17, 30, 64, 130, 512};
 
 // Row counts for a shape: the larger ones only where the product stays small, or for real shapes.
 std::vector<int> row_counts(int cols, int dim, bool real) {
@@ -118,6 +118,60 @@ TEST_CASE("CUDA ffn_up of many rows gives the bits of cpu", "[gpu]") {
       finish();
       REQUIRE(first_difference(expected, u.read()) == "");
       REQUIRE(device_fault.read()[0] == 0);
+    }
+  }
+}
+
+// Sizes at and around those of tiles, blocks of columns and chunks of weights.
+constexpr int kTileRows[] = {1, 17, 33, 65, 100, 129, 257};
+constexpr ProductShape kTileShapes[] = {{1, 1},     {31, 33},   {100, 127}, {128, 64},
+                                        {130, 385}, {516, 129}, {1100, 66}, {1664, 200}};
+
+TEST_CASE("CUDA products by each tile of warpgroups give the bits of cpu", "[gpu]") {
+  if (no_gpu() || !cuda::device_traits().has_wgmma) return;
+  Random random(36);
+  for (const ProductShape& shape : kTileShapes) {
+    const TernaryData w(random, shape.rows, shape.cols, random.below(2) == 1);
+    const TernaryData up(random, shape.rows, shape.cols, random.below(2) == 1);
+    const TernaryOnDevice device_w(w.matrix), device_up(up.matrix);
+    const std::vector<float> gain = gains(random, shape.cols);
+    const OnDevice<float> device_gain(gain);
+    for (int rows : kTileRows) {
+      const bool sub_norm = random.below(2) == 1;
+      const std::vector<float> y = activation_rows(random, rows, shape.cols);
+      const std::vector<float> residual =
+          random.normals(static_cast<size_t>(rows * shape.rows), 3.0f);
+      std::vector<float> x = residual;
+      std::vector<float> u(x.size());
+      int32_t fault = 0;
+      cpu::attn_out(
+          {y.data(), sub_norm ? gain.data() : nullptr, 1e-5f, w.matrix, x.data(), rows, 0, &fault},
+          pool());
+      cpu::ffn_up({y.data(), gain.data(), 1e-5f, w.matrix, up.matrix, GateActivation::kSilu,
+                   u.data(), rows, 0, &fault},
+                  pool());
+      const OnDevice<float> device_y(y);
+      for (int tile = 0; tile < cuda::kNumWgmmaTiles; ++tile) {
+        INFO("cols " << shape.cols << ", dim " << shape.rows << ", rows " << rows << ", sub-norm "
+                     << sub_norm << ", tile " << tile);
+        const OnDevice<float> device_x(residual), device_u(u.size());
+        const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
+        const WorkspaceOnDevice workspace(static_cast<size_t>(rows), shape.cols, 1, 1, 1);
+        cuda::project_by_tile(tile,
+                              {device_y.data(), sub_norm ? device_gain.data() : nullptr, 1e-5f,
+                               device_w.matrix, device_x.data(), rows, 0, device_fault.data()},
+                              workspace.workspace, nullptr);
+        cuda::ffn_up_by_tile(
+            tile,
+            {device_y.data(), device_gain.data(), 1e-5f, device_w.matrix, device_up.matrix,
+             GateActivation::kSilu, device_u.data(), rows, 0, device_fault.data()},
+            workspace.workspace, nullptr);
+        finish();
+        REQUIRE(first_difference(x, device_x.read()) == "");
+        REQUIRE(first_difference(u, device_u.read()) == "");
+        REQUIRE(device_fault.read()[0] == 0);
+        workspace.codes.read();
+      }
     }
   }
 }
@@ -249,6 +303,29 @@ TEST_CASE("CUDA qkv and attention of 512 rows give the bits of ref for real shap
       pass.position.push_back(p);
     }
     check_many_rows(random, shape, KvType::kI16, 124, 700, 1, passes);
+  }
+}
+
+TEST_CASE("CUDA qkv by each tile of warpgroups gives the bits of ref", "[gpu]") {
+  if (no_gpu() || !cuda::device_traits().has_wgmma) return;
+  Random random(37);
+  const HeadShape shapes[] = {{6, 2, 64}, {2, 1, 100}, {3, 3, 20}};
+  for (int tile = 0; tile < cuda::kNumWgmmaTiles; ++tile) {
+    for (const HeadShape& shape : shapes) {
+      std::vector<Pass> passes(2);
+      for (int p = 0; p < 180; ++p) {
+        Pass& pass = passes[p < 130 ? 0u : 1u];
+        pass.sequence.push_back(0);
+        pass.position.push_back(p);
+      }
+      check_qkv_and_attention(
+          random, shape, KvType::kI16, 31 + 100 * tile, 200, 1, passes,
+          [tile](const QkvArgs& qkv, AttentionArgs attention, const cuda::Workspace& workspace) {
+            attention.decode_rows = 0;
+            cuda::qkv_by_tile(tile, qkv, workspace, nullptr);
+            cuda::attention(attention, workspace, nullptr);
+          });
+    }
   }
 }
 

@@ -133,6 +133,9 @@ int64_t covered(const SkinnyPlan& plan) {
 int64_t covered(const GemmPlan& plan) {
   return int64_t{plan.launch.blocks[0]} * cut_of(plan.tile).pairs();
 }
+int64_t covered(const WgmmaGemmPlan& plan) {
+  return int64_t{plan.launch.blocks[1]} * kWgmmaTiles[plan.tile].pairs();
+}
 
 TEST_CASE("plans: every product is covered, fits the device and goes to the kernel for its rows") {
   for (const NamedDevice& device : kDevices) {
@@ -164,11 +167,32 @@ TEST_CASE("plans: every product is covered, fits the device and goes to the kern
             }
             if (const GemmPlan* gemm = std::get_if<GemmPlan>(&plan)) {
               REQUIRE(gemm->launch.blocks[1] * cut_of(gemm->tile).tokens() >= rows);
-              REQUIRE(gemm->quantise.blocks[0] == rows);
+              REQUIRE(gemm->quantise.launch.blocks[0] == rows);
+            }
+            if (const WgmmaGemmPlan* gemm = std::get_if<WgmmaGemmPlan>(&plan)) {
+              REQUIRE((device.traits.has_wgmma && rows > kSkinnyRows));
+              REQUIRE(gemm->launch.blocks[0] * kWgmmaTiles[gemm->tile].tokens >= rows);
+              REQUIRE(gemm->quantise.launch.blocks[0] == rows);
             }
           }
         }
       }
+    }
+  }
+}
+
+TEST_CASE("plans: each tile of warpgroups fits an SM as often as it says") {
+  const DeviceTraits& device = kDevices[2].traits;
+  const size_t sm_bytes = device.max_dynamic_shared + kMostStaticShared + kReservedShared;
+  for (int tile = 0; tile < kNumWgmmaTiles; ++tile) {
+    for (const int pairs : {40, 1280, 14336}) {
+      INFO("tile " << tile << ", " << pairs << " pairs");
+      const WgmmaGemmPlan plan = wgmma_gemm_plan(tile, product(512, 4096, pairs, true), device);
+      const int blocks = plan.launch.blocks[0] * plan.launch.blocks[1];
+      const size_t block_bytes = plan.launch.shared_bytes + kMostStaticShared + kReservedShared;
+      const int share = std::min(kWgmmaTiles[tile].blocks, divide_up(blocks, 132));
+      REQUIRE(sm_bytes / block_bytes >= static_cast<size_t>(share));
+      REQUIRE(share * plan.launch.threads <= 512);
     }
   }
 }
@@ -179,7 +203,7 @@ TEST_CASE("plans: a misaligned row goes to no kernel that reads 16 bytes at a ti
   size.aligned = false;
   const LinearPlan plan = pick_linear(size, kDevices[2].traits);
   REQUIRE(std::holds_alternative<GemmPlan>(plan));
-  REQUIRE_FALSE(std::get<GemmPlan>(plan).by_fours);
+  REQUIRE_FALSE(std::get<GemmPlan>(plan).quantise.by_fours);
 }
 
 // Every row is one kernel's, and every launch fits.

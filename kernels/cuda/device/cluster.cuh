@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cuda/device/bulk.cuh"
+
 namespace edgellm::cuda {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -43,7 +45,7 @@ __device__ inline T look_in_block(int rank, const T* here) {
   uint32_t there = 0;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                : "=r"(there)
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(here))), "r"(rank));
+               : "r"(shared_address(here)), "r"(rank));
   if constexpr (sizeof(T) == 4) {
     asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(value) : "r"(there) : "memory");
   } else {
@@ -51,10 +53,6 @@ __device__ inline T look_in_block(int rank, const T* here) {
   }
 #endif
   return value;
-}
-
-[[maybe_unused]] __device__ inline uint32_t shared_address(const void* here) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(here));
 }
 
 // What the blocks of the cluster send once into this block's shared memory. A store counts itself

@@ -137,15 +137,47 @@ GemmTile tile_for(const LinearSize& size, const DeviceTraits& device) {
   return GemmTile::k32x32;
 }
 
-GemmPlan pick_gemm(const LinearSize& size, const DeviceTraits& device) {
-  GemmPlan plan;
+QuantisePlan pick_quantise(const LinearSize& size) {
+  QuantisePlan plan;
   plan.by_fours = size.cols % 4 == 0 && size.aligned;
+  const bool is_wide = !size.has_gain && size.cols > 12 * kPartials;
+  plan.launch.threads = is_wide ? kWideQuantiseThreads : kQuantiseThreads;
   plan.kept = kKeptLoads[3];
   for (int i = 2; i >= 0; --i) {
-    if (size.cols <= kKeptLoads[i] * kPartials) plan.kept = kKeptLoads[i];
+    if (size.cols <= 4 * plan.launch.threads * kKeptLoads[i]) plan.kept = kKeptLoads[i];
   }
-  plan.quantise.blocks[0] = size.rows;
-  plan.quantise.threads = kQuantiseThreads;
+  plan.launch.blocks[0] = size.rows;
+  return plan;
+}
+
+// Of a product with such tiles; the last tiles of an SM may be fewer than it has room for.
+int64_t estimated_ns(const WgmmaGemmPlan& plan, const LinearSize& size,
+                     const DeviceTraits& device) {
+  const WgmmaCut& cut = kWgmmaTiles[plan.tile];
+  const int column_blocks = divide_up(size.cols, kBlockColumns);
+  int64_t ns = cut.rest_ns;
+  int left = divide_up(plan.launch.blocks[0] * plan.launch.blocks[1], device.multiprocessors);
+  for (; left > 0; left -= cut.blocks) {
+    const int together = std::min(left, cut.blocks);
+    ns += int64_t{column_blocks} * std::max(cut.latency_ns, together * cut.work_ns);
+  }
+  return ns;
+}
+
+// None where the device or the sizes are not for it.
+std::optional<WgmmaGemmPlan> pick_wgmma_gemm(const LinearSize& size, const DeviceTraits& device) {
+  if (!device.has_wgmma || size.rows <= 64) return std::nullopt;
+  WgmmaGemmPlan best = wgmma_gemm_plan(0, size, device);
+  for (int tile = 1; tile < kNumWgmmaTiles; ++tile) {
+    const WgmmaGemmPlan plan = wgmma_gemm_plan(tile, size, device);
+    if (estimated_ns(plan, size, device) < estimated_ns(best, size, device)) best = plan;
+  }
+  return best;
+}
+
+GemmPlan pick_gemm(const LinearSize& size, const DeviceTraits& device) {
+  GemmPlan plan;
+  plan.quantise = pick_quantise(size);
   plan.tile = tile_for(size, device);
   const TernaryCut& cut = cut_of(plan.tile);
   plan.launch.blocks[0] = divide_up(size.pairs, cut.pairs());
@@ -157,8 +189,29 @@ GemmPlan pick_gemm(const LinearSize& size, const DeviceTraits& device) {
 
 }  // namespace
 
+WgmmaGemmPlan wgmma_gemm_plan(int tile, const LinearSize& size, const DeviceTraits& device) {
+  const WgmmaCut& cut = kWgmmaTiles[tile];
+  WgmmaGemmPlan plan;
+  plan.quantise = pick_quantise(size);
+  plan.tile = tile;
+  plan.launch.blocks[0] = divide_up(size.rows, cut.tokens);
+  plan.launch.blocks[1] = divide_up(size.pairs, cut.pairs());
+  plan.launch.threads = cut.threads();
+  // Blocks that come while the kernel before still has some crowd on the SMs that are already free.
+  // Each takes so much memory that an SM has no room for more than its share.
+  const int per_sm =
+      divide_up(plan.launch.blocks[0] * plan.launch.blocks[1], device.multiprocessors);
+  const size_t others = kMostStaticShared + kReservedShared;
+  const size_t share =
+      (device.max_dynamic_shared + others) / static_cast<size_t>(std::min(per_sm, cut.blocks)) -
+      others;
+  plan.launch.shared_bytes = std::max(static_cast<size_t>(cut.shared_bytes()), share);
+  return plan;
+}
+
 LinearPlan pick_linear_rows(const LinearSize& size, const DeviceTraits& device) {
   if (const auto skinny = pick_skinny(size, device)) return *skinny;
+  if (const auto wgmma = pick_wgmma_gemm(size, device)) return *wgmma;
   return pick_gemm(size, device);
 }
 

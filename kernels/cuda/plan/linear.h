@@ -4,7 +4,9 @@
 //   1                     gemv.cu: one kernel for rows whose share of a thread fits into registers,
 //                         one for any length that fits into shared memory
 //   2 to 8                gemm_skinny.cu, on devices with clusters
-//   more, and the rest    gemm.cu: one launch quantises, a second multiplies
+//   many                  gemm_wgmma.cu, on devices with wgmma: one launch quantises, a second
+//                         multiplies
+//   the rest              gemm.cu: the same
 #pragma once
 
 #include <cstddef>
@@ -146,25 +148,72 @@ inline constexpr TernaryCut kGemmTiles[] = {
 inline constexpr int kNumGemmTiles = static_cast<int>(std::size(kGemmTiles));
 constexpr const TernaryCut& cut_of(GemmTile tile) { return kGemmTiles[static_cast<int>(tile)]; }
 
-// Rows whose columns a thread of the quantising kernel keeps: 256 times as many are read once.
+// Loads of four columns that a thread of the quantising kernel keeps, at most: the columns of such
+// rows are read once.
 inline constexpr int kKeptLoads[] = {3, 6, 12, 28};
-inline constexpr int kQuantiseThreads = 64;  // two warps a row
+// Threads for a row. With a norm they are few: each makes four of the 256 partial sums of squares.
+inline constexpr int kQuantiseThreads = 64;
+inline constexpr int kWideQuantiseThreads = 256;  // for long rows without a norm
 
-struct GemmPlan {
+struct QuantisePlan {
   int kept = 0;           // of kKeptLoads
   bool by_fours = false;  // columns are read 16 bytes at a time
-  LaunchSize quantise;
+  LaunchSize launch;
+};
+
+struct GemmPlan {
+  QuantisePlan quantise;
   GemmTile tile = GemmTile::k32x8;
+  LaunchSize launch;
+};
+
+// ---- Many rows on GPUs with wgmma: GEMM of warpgroups
+// --------------------------------------------
+
+inline constexpr int kBlockColumns = 128;  // of a stage
+inline constexpr int kWeightChunk = 4;     // blocks of columns whose weights come together
+inline constexpr int kWeightChunkBytes = kWeightChunk * 16 * kBlockColumns / 4;  // of a warp
+
+// How the tile of a block is cut. A warpgroup makes 64 weight rows by all tokens of the tile.
+// Shared memory holds `stages` of kBlockColumns columns of the tokens, and `slots` chunks of
+// weights for each warp.
+struct WgmmaCut {
+  int groups, tokens, stages, slots;
+  int blocks;  // of an SM, at most: one multiplies while another stores
+  // Nanoseconds on an H200: of a block of columns where an SM has one tile, and its share of an SM
+  // that has several; of the rest of a tile.
+  int latency_ns, work_ns, rest_ns;
+
+  constexpr int threads() const { return 128 * groups; }
+  constexpr int pairs() const { return 32 * groups; }
+  constexpr int stage_bytes() const { return kBlockColumns * tokens; }
+  // Stages start at a multiple of 1024 bytes, which the swizzle counts from.
+  constexpr int shared_bytes() const {
+    return stages * stage_bytes() + 4 * groups * slots * kWeightChunkBytes + 1024;
+  }
+};
+inline constexpr WgmmaCut kWgmmaTiles[] = {
+    {1, 32, 8, 4, 3, 250, 110, 3500},  {1, 64, 4, 4, 3, 270, 140, 3400},
+    {2, 64, 4, 4, 2, 325, 275, 3200},  {2, 96, 4, 2, 2, 320, 330, 6000},
+    {2, 128, 4, 2, 2, 400, 420, 4000}, {3, 128, 8, 2, 1, 500, 660, 6000}};
+inline constexpr int kNumWgmmaTiles = static_cast<int>(std::size(kWgmmaTiles));
+
+struct WgmmaGemmPlan {
+  QuantisePlan quantise;
+  int tile = 0;  // of kWgmmaTiles
   LaunchSize launch;
 };
 
 // ---- The choice --------------------------------------------------------------------------------
 
-using LinearPlan = std::variant<ShortGemvPlan, LongGemvPlan, SkinnyPlan, GemmPlan>;
+using LinearPlan = std::variant<ShortGemvPlan, LongGemvPlan, SkinnyPlan, GemmPlan, WgmmaGemmPlan>;
 
 LinearPlan pick_linear(const LinearSize& size, const DeviceTraits& device);
 
 // The choice among the kernels for several rows, which take one row as well.
 LinearPlan pick_linear_rows(const LinearSize& size, const DeviceTraits& device);
+
+// With a tile of kWgmmaTiles, for devices with wgmma.
+WgmmaGemmPlan wgmma_gemm_plan(int tile, const LinearSize& size, const DeviceTraits& device);
 
 }  // namespace edgellm::cuda

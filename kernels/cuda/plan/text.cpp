@@ -34,11 +34,22 @@ std::string text_of(const SkinnyPlan& plan) {
       << " quads: " << text_of(plan.launch);
   return out.str();
 }
+std::string text_of(const QuantisePlan& plan) {
+  return "quantise by " + std::to_string(plan.launch.threads) + ", " + std::to_string(plan.kept) +
+         " loads" + (plan.by_fours ? " of four" : "");
+}
 std::string text_of(const GemmPlan& plan) {
   const TernaryCut& cut = cut_of(plan.tile);
   std::ostringstream out;
-  out << "quantise " << plan.kept << " loads" << (plan.by_fours ? " of four" : "") << "; GEMM "
-      << cut.rows() << " x " << cut.tokens() << ": " << text_of(plan.launch);
+  out << text_of(plan.quantise) << "; GEMM " << cut.rows() << " x " << cut.tokens() << ": "
+      << text_of(plan.launch);
+  return out.str();
+}
+std::string text_of(const WgmmaGemmPlan& plan) {
+  const WgmmaCut& cut = kWgmmaTiles[plan.tile];
+  std::ostringstream out;
+  out << text_of(plan.quantise) << "; wgmma GEMM " << 2 * cut.pairs() << " x " << cut.tokens << ": "
+      << text_of(plan.launch);
   return out.str();
 }
 

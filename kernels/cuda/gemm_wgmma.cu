@@ -1,0 +1,376 @@
+// qkv, attn_out, ffn_up and ffn_down for many activation rows ("tokens") on compute capability 9.0:
+// as gemm.cu, with the products of whole warpgroups (device/wgmma.cuh).
+//
+// A block makes a tile of weight rows x tokens. The tokens' codes come into a ring of stages in
+// shared memory, for all its warpgroups. Each warpgroup multiplies them with 64 weight rows
+// of its own. Weights take a sixteenth of the space of codes, so a lane loads its own from the
+// cache into registers and unpacks them there: the two bits of a weight become the top of a byte,
+// as in ternary_tile.cuh.
+//
+// Rows g and g + 8 of a warp's sixteen are the two rows of a pair. Lane 4 g + t has the sums of
+// both for tokens 8 j + 2 t and 8 j + 2 t + 1, so it stores them without an exchange.
+#include <utility>
+
+#include "kernels/cuda/device/bulk.cuh"
+#include "kernels/cuda/device/copy.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
+#include "kernels/cuda/linear_kernels.cuh"
+
+namespace edgellm::cuda {
+namespace {
+
+constexpr int kGroupThreads = 128;
+// As in ternary_tile.cuh.
+constexpr int kWeightShift = 6;
+
+template <size_t I>
+struct Tiling {
+  static constexpr WgmmaCut kCut = kWgmmaTiles[I];
+  static constexpr int kGroups = kCut.groups;
+  static constexpr int kTokens = kCut.tokens;
+  static constexpr int kStages = kCut.stages;
+  static constexpr int kSlots = kCut.slots;
+  static constexpr int kBlocks = kCut.blocks;
+  static constexpr int kThreads = kCut.threads();
+  static constexpr int kStageBytes = kCut.stage_bytes();
+  static constexpr int kPairs = kCut.pairs();
+  static constexpr int kSums = kTokens / 2;  // of a lane
+
+  struct Shared {
+    RowScale scales[kTokens];
+    float2 factors[kGroups][kTokens];  // of the first and second rows of pairs
+    alignas(8) uint64_t arrived[kStages];
+    uint64_t read[kStages];
+  };
+  static_assert(sizeof(Shared) <= kMostStaticShared);
+};
+
+// The weights of a warp's 16 rows. They come in chunks of kWeightChunk blocks of columns, 128 bytes
+// of a row: less at a time would cost the cache as much. A lane copies 16 bytes of every fourth
+// row. All slots but that of the present chunk are under way. (Loads into registers that are used
+// several turns later have no order: to wait for one is to wait for all.)
+template <int kSlots>
+struct WarpWeights {
+  static constexpr int kRowPieces = 2 * kWeightChunk;  // of 16 bytes
+  static constexpr int kRows = 16;
+  static constexpr int kSlotBytes = kRows * kRowPieces * 16;
+  static_assert(kSlotBytes == kWeightChunkBytes);
+
+  const uint4* row[4];  // that the lane copies, from its first piece on
+  uint32_t exists = 0;  // bit i: row[i]
+  int pieces;           // of a row, from the lane's first on
+  uint8_t* memory;      // [kSlots][kRows][kRowPieces]
+  int lane_place;       // in a slot, of the lane's words of the first block
+
+  template <class Op>
+  __device__ __forceinline__ WarpWeights(const Op& op, int first_pair, uint8_t* memory_)
+      : memory(memory_) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int piece = lane % kRowPieces;
+    pieces = op.row_words / 4 - piece;
+    const int g = lane / 4;
+    const int t = lane % 4;
+    lane_place = place(g, t / 2) + t % 2 * 8;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int pair = first_pair + 4 * i + lane / kRowPieces;
+      const PairRows rows = op.rows(min(pair, op.pairs() - 1));
+#pragma unroll
+      for (int which = 0; which < 2; ++which) {
+        const bool there = pair < op.pairs() && rows.words[which] != nullptr;
+        if (there) exists |= 1u << (2 * which + i);
+        row[2 * which + i] =
+            reinterpret_cast<const uint4*>(there ? rows.words[which] : rows.words[0]) + piece;
+      }
+    }
+#pragma unroll 1
+    for (int i = 0; i < kSlots - 1; ++i) copy(i);
+  }
+  // Waits for a chunk and starts to copy the one that takes the place of the chunk before.
+  __device__ __forceinline__ void start(int chunk) const {
+    wait_for_copies_but<kSlots - 2>();
+    __syncwarp();
+    copy(chunk + kSlots - 1);
+  }
+  // Two words of block i of a chunk, of rows g and g + 8.
+  __device__ __forceinline__ void read(int chunk, int i, uint2 (&words)[2]) const {
+    const uint8_t* at = memory + chunk % kSlots * kSlotBytes + (lane_place ^ 32 * i);
+    words[0] = *reinterpret_cast<const uint2*>(at);
+    words[1] = *reinterpret_cast<const uint2*>(at + kSlotBytes / 2);
+  }
+
+ private:
+  // Of a piece of a row in a slot. Lanes read 32 bytes of each of four rows together.
+  __device__ static int place(int row, int piece) {
+    return 16 * (row * kRowPieces + (piece ^ row % 4 * 2));
+  }
+  // Zeros where there is nothing. One group of copies.
+  __device__ __forceinline__ void copy(int chunk) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    uint8_t* slot = memory + chunk % kSlots * kSlotBytes;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const bool valid = kRowPieces * chunk < pieces && (exists >> i & 1) != 0;
+      copy_async_or_zero(slot + place(4 * i + lane / kRowPieces, lane % kRowPieces),
+                         row[i] + (valid ? kRowPieces * chunk : 0), valid);
+    }
+    end_of_copies();
+  }
+};
+
+// Words of rows g and g + 8 as the rows of two products.
+__device__ __forceinline__ void unpack(uint32_t low, uint32_t high, uint32_t (&a)[2][4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    a[half][0] = low << (kWeightShift - 4 * half) & 0xc0c0c0c0u;
+    a[half][1] = high << (kWeightShift - 4 * half) & 0xc0c0c0c0u;
+    a[half][2] = low << (kWeightShift - 2 - 4 * half) & 0xc0c0c0c0u;
+    a[half][3] = high << (kWeightShift - 2 - 4 * half) & 0xc0c0c0c0u;
+  }
+}
+
+// Adds the products of two steps of 32 columns, whose codes begin at `codes`. At most these are
+// under way when it returns.
+template <int kSums>
+__device__ __forceinline__ void multiply_half(int (&sums)[kSums], uint32_t (&a)[2][4],
+                                              uint64_t codes) {
+  hold(a[0]);
+  hold(a[1]);
+  start_products();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    multiply_registers(sums, a[half], codes + operand_step(half), true);
+  }
+  end_products();
+}
+// Waits for all groups of products except the newest. `a`: the rows of the one before, which stay
+// in their registers until then.
+__device__ __forceinline__ void wait_for_half(uint32_t (&a)[2][4]) {
+  wait_for_products<1>();
+  hold(a[0]);
+  hold(a[1]);
+}
+
+// The codes of a tile's tokens. Block i of the columns goes to stage i % kStages.
+template <class T>
+struct CodeStream {
+  const int8_t* from;  // the first block
+  size_t block_bytes;  // of all tokens
+  int bytes;           // of the tile's tokens
+  int blocks;
+  uint8_t* memory;
+  typename T::Shared& shared;
+
+  __device__ __forceinline__ CodeStream(const QuantisedRows& rows, int first_token, int blocks_,
+                                        uint8_t* memory_, typename T::Shared& shared_)
+      : from(rows.codes + static_cast<size_t>(first_token) * kBlockColumns),
+        block_bytes(static_cast<size_t>(rows.tokens) * kBlockColumns),
+        bytes(min(T::kTokens, rows.tokens - first_token) * kBlockColumns),
+        blocks(blocks_),
+        memory(memory_),
+        shared(shared_) {}
+
+  // Starts to copy a block, if there is one; by one thread. A stage that was used before must have
+  // been read by all warpgroups.
+  __device__ __forceinline__ void fill(int block) const {
+    if (block >= blocks) return;
+    const int stage = block % T::kStages;
+    if (block >= T::kStages) barrier_wait(&shared.read[stage], (block / T::kStages & 1) ^ 1);
+    barrier_expect(&shared.arrived[stage], bytes);
+    copy_bulk(memory + stage * T::kStageBytes, from + static_cast<size_t>(block) * block_bytes,
+              bytes, &shared.arrived[stage]);
+  }
+};
+
+// Makes the sums of a warpgroup's 64 rows and all tokens. Weights are unpacked while the tensor
+// cores work on the half of a block before. A stage is filled two blocks after its use, when the
+// other warpgroups have probably read it as well.
+//
+// A lone warp takes four cycles and more for an instruction, so those of a turn bound the speed of
+// small tiles: the blocks of a chunk are unrolled, which makes their places constants.
+template <class T>
+__device__ __forceinline__ void multiply_tile(const WarpWeights<T::kSlots>& weights,
+                                              const CodeStream<T>& codes, int (&sums)[T::kSums]) {
+  static_assert(T::kStages % kWeightChunk == 0);
+  constexpr int kRounds = T::kStages / kWeightChunk;  // chunks that the stages hold
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const uint64_t stages = operand<kBlockColumns>(shared_address(codes.memory));
+  uint32_t first[2][4] = {};
+  uint32_t second[2][4] = {};
+  hold(sums);
+#pragma unroll 1
+  for (int chunk = 0; kWeightChunk * chunk < codes.blocks; ++chunk) {
+    weights.start(chunk);
+    const int begin = chunk % kRounds * kWeightChunk;  // the first stage
+    const uint32_t parity = chunk / kRounds & 1;
+#pragma unroll
+    for (int i = 0; i < kWeightChunk; ++i) {
+      const int block = kWeightChunk * chunk + i;
+      if (block >= codes.blocks) break;
+      uint2 words[2];
+      weights.read(chunk, i, words);
+      unpack(words[0].x, words[1].x, first);
+      barrier_wait(&codes.shared.arrived[begin + i], parity);
+      const uint64_t at = stages + static_cast<uint64_t>((begin + i) * (T::kStageBytes / 16));
+      multiply_half(sums, first, at);
+      wait_for_half(second);
+      // The block before has been read.
+      const int before = i > 0 ? begin + i - 1 : (begin + T::kStages - 1) % T::kStages;
+      if (lane == 0 && block > 0) barrier_arrive_at(&codes.shared.read[before]);
+      if (warp == i && lane == 0) codes.fill(block + T::kStages - 2);
+      __syncwarp();
+      unpack(words[0].y, words[1].y, second);
+      multiply_half(sums, second, at + operand_step(2));
+      wait_for_half(first);
+    }
+  }
+  wait_for_products<0>();
+  hold(second[0]);
+  hold(second[1]);
+  hold(sums);
+}
+
+// Makes the sums of a lane's pair its results, in place.
+template <class T, class Op>
+__device__ __forceinline__ void scale_sums(const Op& op, int group_pair, int pair, int barrier,
+                                           const RowScale* scales, float2* factors,
+                                           int (&sums)[T::kSums]) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  const PairRows rows = op.rows(min(pair, op.pairs() - 1));
+  const auto factor = [&](const RowScale& scale) {
+    return make_float2((rows.scale[0] / scale.s) * scale.r, (rows.scale[1] / scale.s) * scale.r);
+  };
+  const auto scale_all = [&](const auto& factor_of) {
+#pragma unroll
+    for (int i = 0; i < T::kSums; i += 4) {
+#pragma unroll
+      for (int b = 0; b < 2; ++b) {
+        const int token = 2 * i + 2 * t + b;
+        const float2 by = factor_of(token);
+        const int sum = scales[token].sum;
+        const int low = (sums[i + b] >> kWeightShift) - sum;
+        const int high = (sums[i + 2 + b] >> kWeightShift) - sum;
+        sums[i + b] = __float_as_int(static_cast<float>(low) * by.x);
+        sums[i + 2 + b] = __float_as_int(static_cast<float>(high) * by.y);
+      }
+    }
+  };
+  // Usually all pairs of the warpgroup have the same scales, so a thread divides for one token.
+  if (op.share_scales(group_pair, min(group_pair + 31, op.pairs() - 1))) {
+    const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+    for (int i = thread; i < T::kTokens; i += kGroupThreads) factors[i] = factor(scales[i]);
+    barrier_sync(barrier, kGroupThreads);
+    scale_all([&](int token) { return factors[token]; });
+  } else {
+    scale_all([&](int token) { return factor(scales[token]); });
+  }
+}
+
+// Lets the op store a lane's results, of tokens before `end` of the tile.
+template <class T, class Op>
+__device__ __forceinline__ void store_results(const Op& op, int pair, int first_token, int end,
+                                              const int (&results)[T::kSums]) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  if (pair >= op.pairs()) return;
+  constexpr int kBatch = 8;  // targets are located together: the thread waits for memory once
+  static_assert(T::kSums % (2 * kBatch) == 0);
+#pragma unroll
+  for (int i = 0; i < T::kSums; i += 2 * kBatch) {
+    if (2 * i >= end) break;
+    const auto token = [&](int k) { return 2 * i + k / 2 * 8 + 2 * t + k % 2; };
+    typename Op::Target target[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      target[k] = op.locate(first_token + min(token(k), end - 1), pair);
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) op.prefetch(target[k]);
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int at = i + k / 2 * 4 + k % 2;
+      if (token(k) < end) {
+        op.store(target[k], __int_as_float(results[at]), __int_as_float(results[at + 2]));
+      }
+    }
+  }
+}
+
+// The tile of pairs and tokens from the named ones on.
+template <class T, class Op>
+__device__ __forceinline__ void make_tile(const Op& op, const QuantisedRows& rows, int first_pair,
+                                          int first_token, uint8_t* memory) {
+  __shared__ typename T::Shared shared;
+  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < T::kStages; ++i) {
+      barrier_init(&shared.arrived[i], 1);
+      barrier_init(&shared.read[i], 4 * T::kGroups);
+    }
+    barriers_initialised();
+  }
+  const int t = static_cast<int>(threadIdx.x) % kGroupThreads;
+  const int group_pair = first_pair + 32 * group;
+  const int warp_pair = group_pair + t / 32 * 8;
+  const WarpWeights<T::kSlots> weights(
+      op, warp_pair,
+      memory + T::kStages * T::kStageBytes + threadIdx.x / 32 * (T::kSlots * kWeightChunkBytes));
+  wait_for_previous();
+  const CodeStream<T> codes(rows, first_token, divide_up(op.row_words, 8), memory, shared);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < T::kStages - 2; ++i) codes.fill(i);
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < T::kTokens; i += T::kThreads) {
+    const int token = min(first_token + i, rows.tokens - 1);
+    shared.scales[i] = {rows.sum[token], rows.s[token], rows.r[token]};
+  }
+  __syncthreads();  // the scales and the barriers are there
+  int sums[T::kSums] = {};
+  multiply_tile<T>(weights, codes, sums);
+  if (group_pair >= op.pairs()) return;
+  const int pair = warp_pair + t % 32 / 4;
+  scale_sums<T>(op, group_pair, pair, 1 + group, shared.scales, shared.factors[group], sums);
+  store_results<T>(op, pair, first_token, min(T::kTokens, rows.tokens - first_token), sums);
+}
+
+// Block (i, j): tile i of the tokens, tile j of the pairs. Neighbours read the same weights.
+template <class T, class Op>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks)
+    wgmma_gemm_kernel(Op op, QuantisedRows rows) {
+  extern __shared__ uint8_t shared_memory[];
+  let_next_start();
+  make_tile<T>(op, rows, static_cast<int>(blockIdx.y) * T::kPairs,
+               static_cast<int>(blockIdx.x) * T::kTokens,
+               shared_memory + (1024 - (shared_address(shared_memory) & 1023)) % 1024);
+}
+
+template <class Op, size_t... I>
+void launch_tile(const WgmmaGemmPlan& plan, const Op& op, const QuantisedRows& rows,
+                 cudaStream_t stream, std::index_sequence<I...>) {
+  const auto launch_if = [&](bool is_instance, auto kernel) {
+    if (is_instance) launch(kernel, plan.launch, stream, op, rows);
+    return is_instance;
+  };
+  require_instance(
+      (launch_if(plan.tile == static_cast<int>(I), wgmma_gemm_kernel<Tiling<I>, Op>) || ...));
+}
+
+}  // namespace
+
+template <class Op>
+void multiply(const WgmmaGemmPlan& plan, const Input& in, const Op& op, int rows,
+              const Workspace& workspace, cudaStream_t stream) {
+  const QuantisedRows quantised =
+      quantise_rows(plan.quantise, CodeOrder::kBlocks, in, rows, workspace, stream);
+  launch_tile(plan, op, quantised, stream, std::make_index_sequence<kNumWgmmaTiles>());
+}
+
+template void multiply(const WgmmaGemmPlan&, const Input&, const QkvOp&, int, const Workspace&,
+                       cudaStream_t);
+template void multiply(const WgmmaGemmPlan&, const Input&, const ProjectOp&, int, const Workspace&,
+                       cudaStream_t);
+template void multiply(const WgmmaGemmPlan&, const Input&, const FfnUpOp&, int, const Workspace&,
+                       cudaStream_t);
+
+}  // namespace edgellm::cuda
