@@ -35,7 +35,7 @@ Scheduler::Scheduler(Backend& backend, const SchedulerOptions& options)
   // One of the sequences at least is not decoding while a prompt waits for its rows.
   require(backend.info().max_rows >= backend.info().sequences,
           "a pass has no room for every sequence");
-  require(options.prefill_rows >= 0, "a number of rows is not negative");
+  require(options.max_batch_tokens >= 0, "a number of rows is not negative");
   for (int slot = backend.info().sequences - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
@@ -255,8 +255,12 @@ void Scheduler::gather(const std::vector<Sequence*>& among) {
   for (Sequence* sequence : among) {
     if (sequence->decodes()) add_rows(*sequence, {&sequence->next, 1});
   }
-  int n_free = backend_.info().max_rows - static_cast<int>(ids_.size());
-  if (!ids_.empty() && options_.prefill_rows > 0) n_free = std::min(n_free, options_.prefill_rows);
+  const int decoding = static_cast<int>(ids_.size());
+  int n_free = backend_.info().max_rows - decoding;
+  if (decoding > 0 && options_.max_batch_tokens > 0) {
+    const int wanted = std::max(options_.max_batch_tokens - decoding, kKvBlockPositions);
+    n_free = std::min(n_free, wanted);
+  }
   for (Sequence* sequence : among) {
     if (n_free == 0) break;
     if (sequence->decodes()) continue;

@@ -63,9 +63,9 @@ struct SequenceRequest {
 };
 
 struct SchedulerOptions {
-  // The most rows of prompts in a pass that also decodes: they bound the inter-token latency of the
-  // decoding sequences. 0: all rows that decoding leaves.
-  int prefill_rows = 0;
+  // The most rows of a pass that also decodes: they bound the inter-token latency of the decoding
+  // sequences. Prompts get a block's worth of rows at least. 0: as many as the backend takes.
+  int max_batch_tokens = 0;
   // The time after which step() returns from a run of passes. 0: step() runs one pass.
   int64_t run_ns = 20'000'000;
 };

@@ -81,6 +81,13 @@ void add_size(Command& command, BatchFlags& flags) {
       .range(1, kMaxSequences)
       .value("N")
       .group("Engine");
+  command
+      .option("--max-batch-tokens", flags.max_batch_tokens,
+              "Most tokens of a pass that also decodes: fewer make answers flow more evenly while "
+              "prompts are read, and take longer [as --prefill-chunk]")
+      .range(1, kMaxPrefillChunk)
+      .value("N")
+      .group("Engine");
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ struct BatchFlags {
   std::string summary;
   std::vector<std::string> merge;
   uint64_t kv_memory = 0;  // bytes; 0: what there is
-  int sequences = 0;       // 0: the device's default
+  int sequences = 0;         // 0: the device's default
+  int max_batch_tokens = 0;  // of a pass that decodes; 0: --prefill-chunk's
   bool chat = false;
   ChatOptions chat_options;
   AnswerOptions answer;

@@ -42,6 +42,7 @@ void BatchReport::answered(const SequenceResult& result) {
   ttft_ns_.push_back(result.ttft_ns - result.queued_ns);
   latency_ns_.push_back(result.total_ns - result.queued_ns);
   queued_ns_.push_back(result.queued_ns);
+  for (const int64_t ns : result.inter_token_ns) inter_token_ns_.add(ns);
 }
 
 void BatchReport::failed(const std::string& code) {
@@ -112,8 +113,10 @@ void BatchReport::print(const std::string& output_name) const {
   const Percentiles ttft = percentiles(ttft_ns_);
   const Percentiles latency = percentiles(latency_ns_);
   print_note(
-      "first token p50 " + human_ms(ttft.p50) + ", p99 " + human_ms(ttft.p99) + "; answer p50 " +
-      human_ms(latency.p50) + ", p99 " + human_ms(latency.p99) + "; " +
+      "first token p50 " + human_ms(ttft.p50) + ", p99 " + human_ms(ttft.p99) +
+      "; between tokens p50 " + human_ms(inter_token_ns_.percentile(50)) + ", p99 " +
+      human_ms(inter_token_ns_.percentile(99)) + "; answer p50 " + human_ms(latency.p50) +
+      ", p99 " + human_ms(latency.p99) + "; " +
       fixed(ratio(active_sum_, static_cast<double>(passes_)), 1) + " of " +
       std::to_string(sequences_) + " sequences at work, device busy " +
       fixed(100 * ratio(static_cast<double>(counters_.pass_ns), static_cast<double>(elapsed)), 0) +
@@ -142,6 +145,11 @@ nlohmann::ordered_json BatchReport::json() const {
       {"ttft_ns", to_json(percentiles(ttft_ns_))},
       {"latency_ns", to_json(percentiles(latency_ns_))},
       {"queued_ns", to_json(percentiles(queued_ns_))},
+      {"inter_token_ns",
+       {{"p50", inter_token_ns_.percentile(50)},
+        {"p90", inter_token_ns_.percentile(90)},
+        {"p99", inter_token_ns_.percentile(99)},
+        {"max", inter_token_ns_.percentile(100)}}},
       {"utilisation",
        {{"busy", ratio(static_cast<double>(counters_.pass_ns), static_cast<double>(elapsed))},
         {"passes", counters_.passes},

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/common/latency_histogram.h"
 #include "apps/common/terminal.h"
 #include "apps/common/timings.h"
 #include "engine/scheduler.h"
@@ -52,6 +53,7 @@ class BatchReport {
   int64_t failed_ = 0;
   std::map<std::string, int64_t> failures_;  // by code
   std::vector<int64_t> ttft_ns_, latency_ns_, queued_ns_;
+  LatencyHistogram inter_token_ns_;
   SchedulerCounters counters_;
 
   // Sums over passes, for means.

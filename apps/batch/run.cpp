@@ -223,7 +223,7 @@ class BatchRun {
     }
     writer_.emplace(is_stream() ? stream_fd_ : journal_->fd(), /*sync=*/!is_stream(),
                     flags_.output == "-" ? "standard output" : flags_.output);
-    Scheduler scheduler(*backend_, {});
+    Scheduler scheduler(*backend_, {.max_batch_tokens = flags_.max_batch_tokens});
     // Shards have about the same number of requests. The exact number is known at the end.
     const int64_t n_total = manifest_.input ? manifest_.input->requests / shard_.count : 0;
     report_.begin(n_total, backend_->info().sequences);

@@ -56,6 +56,15 @@ TEST_CASE("a request's fields") {
   CHECK(read(R"({"prompt":[1,2]})").prompt_ids == std::vector<int32_t>{1, 2});
   CHECK(read(R"({"prompt":"x","stop":["a","b"]})").stop.size() == 2);
   CHECK(read(R"({"prompt":"x","top_p":1})").sampling.is_argmax());
+  const SamplingOptions penalised =
+      read(R"({"prompt":"x","frequency_penalty":0.5,"presence_penalty":-2,
+               "logit_bias":{"50":-100,"7":2.5}})")
+          .sampling;
+  CHECK(penalised.frequency_penalty == 0.5);
+  CHECK(penalised.presence_penalty == -2);
+  REQUIRE(penalised.logit_bias.size() == 2);
+  CHECK((penalised.logit_bias[0].id == 7 && penalised.logit_bias[0].bias == 2.5f));
+  CHECK((penalised.logit_bias[1].id == 50 && penalised.logit_bias[1].bias == -100));
 }
 
 TEST_CASE("messages, in texts or parts, with or without a system message") {
@@ -138,7 +147,13 @@ TEST_CASE("values that are out of range or would be ignored are refused by name"
   with(R"("logprobs":3)", "logprobs is 3");
   with(R"("tools":[{"type":"function"}])", "tools is ");
   with(R"("response_format":{"type":"json_object"})", "response_format is an object");
-  with(R"("presence_penalty":0.5)", "presence_penalty is 0.5");
+  with(R"("presence_penalty":100.5)", "(--presence-penalty) is 100.5");
+  with(R"("frequency_penalty":-101)", "(--frequency-penalty) is -101");
+  with(R"("logit_bias":[1])", "logit_bias");
+  with(R"("logit_bias":{"x":1})", "has \"x\" for a token id");
+  with(R"("logit_bias":{"-1":1})", "has \"-1\" for a token id");
+  with(R"("logit_bias":{"1":"a"})", "\"a\"");
+  with(R"("logit_bias":{"1":-100.5})", "a bias of logit_bias is -100.5");
   with(R"("max_token":5)", "max_token is unknown; did you mean max_tokens?");
   with(R"("guided_json":{})", "guided_json is unknown");
 }

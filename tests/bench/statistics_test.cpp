@@ -1,9 +1,12 @@
 // Summaries against values that Python's statistics module and numpy give for the same numbers.
 #include "apps/common/statistics.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <span>
 #include <vector>
 
+#include "apps/common/latency_histogram.h"
 #include "apps/common/measured.h"
 
 namespace edgellm::bench {
@@ -74,6 +77,27 @@ TEST_CASE("a missing measurement is null and says why") {
   CHECK(missing.map([](double w) { return 2 * w; }).reason() == "no counter");
   CHECK(*Measured<double>(3).map([](double w) { return 2 * w; }) == 6);
   CHECK_THROWS(Measured<double>(NotAvailable{""}));
+}
+
+TEST_CASE("the histogram's percentiles are those of the values, within one part in 64") {
+  CHECK(LatencyHistogram().percentile(50) == 0);
+  std::vector<int64_t> values;
+  LatencyHistogram histogram;
+  int64_t value = 1;
+  for (int i = 0; i < 2000; ++i) {
+    value = value * 48271 % 2147483647;
+    values.push_back(i % 3 == 0 ? value % 100 : i == 1 ? int64_t{1} << 62 : value);
+    histogram.add(values.back());
+  }
+  CHECK(histogram.count() == 2000);
+  std::sort(values.begin(), values.end());
+  for (const int percent : {1, 10, 33, 34, 50, 90, 99, 100}) {
+    const int64_t exact =
+        nearest_rank<int64_t>(std::span<const int64_t>(values), static_cast<size_t>(percent));
+    INFO(percent);
+    CHECK(histogram.percentile(percent) >= exact);
+    CHECK(histogram.percentile(percent) - exact <= exact / 64);
+  }
 }
 
 }  // namespace
