@@ -272,58 +272,74 @@ struct StateRows {
 template <int kRows>
 class HeadStream {
  public:
-  static constexpr int kWords = kRows * kPartials / 2;  // of a stage
+  static constexpr int kRowWords = kPartials / 2;  // of a stage
+  static constexpr int kWords = kRows * kRowWords;
 
   __device__ HeadStream(const DenseMatrix& w, uint32_t* stages, int first_tile, int tile_stride)
-      : w_(w),
-        stages_(stages),
-        row_(first_tile * kRows + static_cast<int>(threadIdx.x) / kPieces),
-        row_stride_(tile_stride * kRows) {}
+      : stages_(stages),
+        parts_(divide_up(w.cols, kPartials)),
+        row_stride_(tile_stride * kRows),
+        parts_left_(parts_) {
+    const auto width = static_cast<ptrdiff_t>(w.cols);
+    const int row = first_tile * kRows + static_cast<int>(threadIdx.x) / kPieces;
+    const int piece = static_cast<int>(threadIdx.x) % kPieces * 8;
+    rows_left_ = w.rows - row;
+    columns_left_ = w.cols - piece;
+    from_ = static_cast<const uint16_t*>(w.data) + row * width + piece;
+    step_ = kAtOnce * width;
+    next_tile_ = row_stride_ * width - parts_ * kPartials;
+  }
 
   // Fetches the next stage. What does not exist is zero.
   __device__ __forceinline__ void fetch() {
-    const int column = column_ + static_cast<int>(threadIdx.x) % kPieces * 8;
-    uint32_t* to = stages_ + to_ * kWords + static_cast<int>(threadIdx.x) * 4;
-    const uint16_t* from = static_cast<const uint16_t*>(w_.data) +
-                           static_cast<size_t>(row_) * static_cast<size_t>(w_.cols) + column;
+    uint32_t* to = stages_ + to_ + threadIdx.x * 4;
 #pragma unroll
     for (int i = 0; i < divide_up(kRows, kAtOnce); ++i) {
       if (kRows < kAtOnce && static_cast<int>(threadIdx.x) >= kRows * kPieces) break;
-      const bool exists = row_ + i * kAtOnce < w_.rows && column < w_.cols;
-      copy_async_or_zero(to + i * kAtOnce * kPieces * 4,
-                         exists ? from + static_cast<size_t>(i * kAtOnce) * w_.cols : w_.data,
-                         exists);
+      copy_async_or_zero(to + i * kAtOnce * kRowWords, from_ + i * step_,
+                         columns_left_ > 0 && rows_left_ > i * kAtOnce);
     }
     end_of_copies();
-    to_ = to_ + 1 == kLogitStages ? 0 : to_ + 1;
-    column_ += kPartials;
-    if (column_ >= w_.cols) {
-      column_ = 0;
-      row_ += row_stride_;
-    }
+    to_ = next(to_);
+    from_ += kPartials;
+    columns_left_ -= kPartials;
+    if (--parts_left_ > 0) return;
+    parts_left_ = parts_;
+    from_ += next_tile_;
+    columns_left_ += parts_ * kPartials;
+    rows_left_ -= row_stride_;
   }
 
   // The oldest stage that was not taken yet.
   __device__ __forceinline__ const uint32_t* take() {
-    const uint32_t* stage = stages_ + from_ * kWords;
-    from_ = from_ + 1 == kLogitStages ? 0 : from_ + 1;
+    const uint32_t* stage = stages_ + taken_;
+    taken_ = next(taken_);
     return stage;
   }
 
  private:
-  static constexpr int kPieces = kPartials / 8;           // of 16 bytes, of a row
-  static constexpr int kAtOnce = kThreads / kPieces;      // rows
+  static constexpr int kPieces = kRowWords / 4;       // of 16 bytes, of a row
+  static constexpr int kAtOnce = kThreads / kPieces;  // rows
 
-  const DenseMatrix& w_;
-  uint32_t* stages_;  // [kLogitStages, kRows, kPartials / 2]
-  int row_;           // of this thread's first piece of the next stage
+  __device__ static int next(int stage) {
+    return stage == (kLogitStages - 1) * kWords ? 0 : stage + kWords;
+  }
+
+  uint32_t* stages_;  // [kLogitStages, kRows, kRowWords]
+  int parts_;
   int row_stride_;
-  int column_ = 0;  // the first of the next stage
-  int to_ = 0;
-  int from_ = 0;
+  // Of this thread's first piece of the next stage.
+  int parts_left_;  // of the tile
+  int rows_left_;   // of the head
+  int columns_left_;
+  const uint16_t* from_;
+  ptrdiff_t step_;       // to the thread's next piece
+  ptrdiff_t next_tile_;  // from behind a tile's last stage to the next tile
+  int to_ = 0;           // words
+  int taken_ = 0;
 };
 
-// 128 columns, half of a stage, of a warp's rows and tokens.
+// 128 columns of a warp's rows and tokens: a half of 256.
 template <DenseType kType>
 struct LogitOperands {
   uint32_t pairs[kWarpRows][2];
@@ -406,25 +422,32 @@ __global__ void __launch_bounds__(kThreads, 1)
   uint64_t best = 0;
   // The next stage, when it has arrived for every thread, the first time with the states. Every
   // warp is done with the stage before the present one, which is filled next.
-  const auto next_rows = [&] {
+  const auto next_stage = [&] {
     wait_for_copies_but<kLogitStages - 3>();
     __syncthreads();
     stream.fetch();
-    return stream.take() + warp_row * (kPartials / 2);
+    return stream.take() + warp_row * Stream::kRowWords;
   };
-  // One half of a stage is loaded while the products of the other one are made.
+  // One half of a part is loaded while the products of the other one are made.
   LogitOperands<kType> low;
-  const uint32_t* rows = next_rows();
+  const uint32_t* rows = next_stage();
   low.load(rows, states, 0, 0, lane);
+  const int whole_parts = parts - ((dim - 1) % kPartials < kPartials / 2 ? 1 : 0);
   for (int tile = first_tile; tile * kTileRows < args.w.rows; tile += tile_stride) {
     float2 partial[kLogitTokens][kWarpRows][kColumnPairs] = {};
-    for (int part = 0; part < parts; ++part) {
+    // Without a branch, so that loads and products mix.
+    for (int part = 0; part < whole_parts; ++part) {
       LogitOperands<kType> high;
       high.load(rows, states, part, 1, lane);
       low.add(0, partial);
-      rows = next_rows();
+      rows = next_stage();
       low.load(rows, states, part + 1 < parts ? part + 1 : 0, 0, lane);
       high.add(1, partial);
+    }
+    if (whole_parts < parts) {
+      low.add(0, partial);
+      rows = next_stage();
+      low.load(rows, states, 0, 0, lane);
     }
     float logit = 0.0f;
 #pragma unroll
