@@ -75,11 +75,11 @@ struct Outputs {
   // row's, and counted by the penalties; -1 where every id is banned. A greedy id without logits
   // may come from the certified head.
   std::span<int32_t> ids;
-  std::span<float> logits;           // [n, vocab] of the last n of `rows`
-  std::span<float> hidden;           // [layers + 1, batch rows, dim] or empty: embedding, residual
-                                     // after layers 1 .. layers - 1, final norm's output
-  std::span<LogprobSums> logprobs;   // [ids.size()] or empty
-  std::span<LogprobLogit> top;       // [ids.size(), n] beside `logprobs`, the n largest logits
+  std::span<float> logits;          // [n, vocab] of the last n of `rows`
+  std::span<float> hidden;          // [layers + 1, batch rows, dim] or empty: embedding, residual
+                                    // after layers 1 .. layers - 1, final norm's output
+  std::span<LogprobSums> logprobs;  // [ids.size()] or empty
+  std::span<LogprobLogit> top;      // [ids.size(), n] beside `logprobs`, the n largest logits
 };
 
 // Bytes that a backend has allocated, for `info` and `--verbose`.

@@ -39,10 +39,10 @@ void check_choice(const GenerateRequest& request, int vocab) {
   if (!problem.empty()) throw Error(ExitCode::kUsage, problem);
   for (const LogitBias& entry : request.sampling.logit_bias) {
     if (entry.id < 0 || entry.id >= vocab) {
-      throw Error(ExitCode::kUsage,
-                  "logit_bias names token id " + std::to_string(entry.id) +
-                      ", which is outside the model's vocabulary of " + std::to_string(vocab) +
-                      " (ids from 0 to " + std::to_string(vocab - 1) + ")");
+      throw Error(ExitCode::kUsage, "logit_bias names token id " + std::to_string(entry.id) +
+                                        ", which is outside the model's vocabulary of " +
+                                        std::to_string(vocab) + " (ids from 0 to " +
+                                        std::to_string(vocab - 1) + ")");
     }
   }
   const int most = std::min(vocab, kMaxTopLogprobs);
@@ -57,9 +57,9 @@ class Generation {
  public:
   Generation(Backend& backend, const GenerateRequest& request)
       : backend_(backend), request_(request), start_(now_ns()), position_(request.n_cached) {
-    backend.set_choice(kSequence, {.sampling = request.sampling,
-                                   .banned = request.banned(),
-                                   .prompt = request.prompt_ids});
+    backend.set_choice(
+        kSequence,
+        {.sampling = request.sampling, .banned = request.banned(), .prompt = request.prompt_ids});
     if (request.on_logprobs) top_.resize(static_cast<size_t>(request.top_logprobs));
   }
 

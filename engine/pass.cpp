@@ -123,9 +123,10 @@ void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& c
           "all output rows give an id and logits, or each one of them");
   require(outputs.logprobs.empty() || outputs.logprobs.size() == n_ids,
           "each id has its log-probability, or none");
-  require(outputs.top.size() <= outputs.logprobs.size() * std::min(vocab, size_t{kMaxTopLogprobs}) &&
-              (outputs.top.empty() || outputs.top.size() % outputs.logprobs.size() == 0),
-          "there are more of the largest logits than kMaxTopLogprobs for each id");
+  require(
+      outputs.top.size() <= outputs.logprobs.size() * std::min(vocab, size_t{kMaxTopLogprobs}) &&
+          (outputs.top.empty() || outputs.top.size() % outputs.logprobs.size() == 0),
+      "there are more of the largest logits than kMaxTopLogprobs for each id");
   require(outputs.hidden.empty() ||
               outputs.hidden.size() ==
                   static_cast<size_t>(config.layers + 1) * rows * static_cast<size_t>(config.dim),

@@ -29,13 +29,13 @@ namespace edgellm {
 // Hugging Face transformers, except that its top_k keeps every id that ties with the k-th; steps 1
 // and 3 those of OpenAI's API.
 struct SamplingOptions {
-  double temperature = 0;        // >= 0; 0: the arg-max after step 3, the others do nothing
-  int top_k = 0;                 // >= 0; 0: off
-  double top_p = 1;              // in (0, 1]; 1: off
-  double min_p = 0;              // in [0, 1]; 0: off
-  double repeat_penalty = 1;     // in [0.01, 100]; 1: off
-  double frequency_penalty = 0;  // in [-100, 100]; 0: off
-  double presence_penalty = 0;   // in [-100, 100]; 0: off
+  double temperature = 0;             // >= 0; 0: the arg-max after step 3, the others do nothing
+  int top_k = 0;                      // >= 0; 0: off
+  double top_p = 1;                   // in (0, 1]; 1: off
+  double min_p = 0;                   // in [0, 1]; 0: off
+  double repeat_penalty = 1;          // in [0.01, 100]; 1: off
+  double frequency_penalty = 0;       // in [-100, 100]; 0: off
+  double presence_penalty = 0;        // in [-100, 100]; 0: off
   std::vector<LogitBias> logit_bias;  // finite; in ascending order of ids, each once
   uint64_t seed = 0;
 

@@ -26,7 +26,7 @@ struct BatchFlags {
   std::optional<Shard> shard;
   std::string summary;
   std::vector<std::string> merge;
-  uint64_t kv_memory = 0;  // bytes; 0: what there is
+  uint64_t kv_memory = 0;    // bytes; 0: what there is
   int sequences = 0;         // 0: the device's default
   int max_batch_tokens = 0;  // of a pass that decodes; 0: --prefill-chunk's
   bool chat = false;

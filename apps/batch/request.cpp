@@ -36,11 +36,21 @@ const std::map<std::string, std::vector<Json>>& neutral_values() {
 }
 
 const std::vector<std::string>& used_fields() {
-  static const std::vector<std::string> names = {
-      "max_tokens",         "max_completion_tokens", "temperature",      "top_p",      "top_k",
-      "min_p",              "repeat_penalty",        "repetition_penalty", "frequency_penalty",
-      "presence_penalty",   "logit_bias",            "seed",             "stop",
-      "ignore_eos",         "return_token_ids"};
+  static const std::vector<std::string> names = {"max_tokens",
+                                                 "max_completion_tokens",
+                                                 "temperature",
+                                                 "top_p",
+                                                 "top_k",
+                                                 "min_p",
+                                                 "repeat_penalty",
+                                                 "repetition_penalty",
+                                                 "frequency_penalty",
+                                                 "presence_penalty",
+                                                 "logit_bias",
+                                                 "seed",
+                                                 "stop",
+                                                 "ignore_eos",
+                                                 "return_token_ids"};
   return names;
 }
 
@@ -180,13 +190,15 @@ std::vector<std::string> read_stop(const Fields& body, const std::vector<std::st
 }
 
 // {"id": bias, ...}, as in OpenAI's API.
-std::vector<LogitBias> read_logit_bias(const Fields& body, const std::vector<LogitBias>& otherwise) {
+std::vector<LogitBias> read_logit_bias(const Fields& body,
+                                       const std::vector<LogitBias>& otherwise) {
   if (!body.has("logit_bias")) return otherwise;
   const Fields entries = body.object("logit_bias");
   std::map<int32_t, float> biases;  // in ascending order
   for (const auto& [key, value] : entries.json().items()) {
-    const bool is_id = !key.empty() && key.size() <= 9 &&
-                       std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool is_id =
+        !key.empty() && key.size() <= 9 &&
+        std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (!is_id) {
       body.fail(body.name("logit_bias") + " has " + value_text(Json(key)) +
                 " for a token id, expected \"15043\" for example");

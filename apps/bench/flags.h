@@ -23,9 +23,9 @@ struct BenchFlags {
   std::vector<std::string> kv_types = {"i16"};
   std::vector<int> threads = {0};
   std::vector<int> prefill_chunks = {0};
-  int layers = 0;   // of shapes; 0: their own
+  int layers = 0;           // of shapes; 0: their own
   SamplingChoice sampling;  // of decode tests
-  int repeats = 0;  // 0: the default of the kind of measurement
+  int repeats = 0;          // 0: the default of the kind of measurement
   std::string format = "md";
   std::string html;
   bool ops = false;

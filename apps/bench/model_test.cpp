@@ -109,20 +109,19 @@ int64_t TestRunner::decode(const TestSpec& spec, TestResult* result) {
   const int64_t start = now_ns();
   int64_t last = start;
   int n_steps = 0;
-  backend_.decode_rows({next_, sequences, positions}, spec.tokens,
-                       [&](std::span<const int32_t>) {
-                         const int64_t now = now_ns();
-                         poll_();
-                         if (result != nullptr) {
-                           if (n_steps > 0) result->inter_token_ns.push_back(now - last);
-                           if (n_steps == 0 && spec.depth == 0) {
-                             result->ttft_ns.push_back(now - start);
-                           }
-                         }
-                         ++n_steps;
-                         last = now;
-                         return true;
-                       });
+  backend_.decode_rows({next_, sequences, positions}, spec.tokens, [&](std::span<const int32_t>) {
+    const int64_t now = now_ns();
+    poll_();
+    if (result != nullptr) {
+      if (n_steps > 0) result->inter_token_ns.push_back(now - last);
+      if (n_steps == 0 && spec.depth == 0) {
+        result->ttft_ns.push_back(now - start);
+      }
+    }
+    ++n_steps;
+    last = now;
+    return true;
+  });
   require(n_steps == spec.tokens, "a decode test ended early");
   return last - start;
 }

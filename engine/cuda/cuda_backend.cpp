@@ -246,9 +246,9 @@ class CudaBackend final : public Backend {
 
   template <class T>
   void send(T* to, std::span<const T> values) {
-    cuda_check(cudaMemcpyAsync(to, values.data(), values.size_bytes(), cudaMemcpyHostToDevice,
-                               stream_),
-               "sending a sequence's data");
+    cuda_check(
+        cudaMemcpyAsync(to, values.data(), values.size_bytes(), cudaMemcpyHostToDevice, stream_),
+        "sending a sequence's data");
     host_work_.to_device_bytes += values.size_bytes();
   }
 

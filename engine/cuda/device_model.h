@@ -97,19 +97,19 @@ struct DeviceModel {
   int32_t* all_rows = nullptr;     // [max_rows]: 0, 1, 2, ...
   float* rope_cos = nullptr;       // [context, head_dim / 2]
   float* rope_sin = nullptr;
-  ChoiceRule* rules = nullptr;    // [sequences + 1], written by the backend as what follows
-  uint16_t* marks = nullptr;      // [sequences + 1, vocab]
-  LogitBias* biases = nullptr;    // [sequences + 1, kMaxBiases]
-  LogprobSums* sums = nullptr;    // [logit_rows()]
-  LogprobLogit* top = nullptr;    // [logit_rows(), kMaxTopLogprobs]
-  float* x = nullptr;          // [max_rows, dim] residual stream
-  float* q = nullptr;          // [max_rows, q_dim]
-  float* k = nullptr;          // [max_rows, kv_dim]
-  float* v = nullptr;          // [max_rows, kv_dim]
-  float* attention = nullptr;  // [max_rows, q_dim]
-  float* u = nullptr;          // [max_rows, ffn]
-  float* normed = nullptr;     // [max_rows, dim], where q is
-  float* logits = nullptr;     // [logit_rows(), vocab], where u is
+  ChoiceRule* rules = nullptr;  // [sequences + 1], written by the backend as what follows
+  uint16_t* marks = nullptr;    // [sequences + 1, vocab]
+  LogitBias* biases = nullptr;  // [sequences + 1, kMaxBiases]
+  LogprobSums* sums = nullptr;  // [logit_rows()]
+  LogprobLogit* top = nullptr;  // [logit_rows(), kMaxTopLogprobs]
+  float* x = nullptr;           // [max_rows, dim] residual stream
+  float* q = nullptr;           // [max_rows, q_dim]
+  float* k = nullptr;           // [max_rows, kv_dim]
+  float* v = nullptr;           // [max_rows, kv_dim]
+  float* attention = nullptr;   // [max_rows, q_dim]
+  float* u = nullptr;           // [max_rows, ffn]
+  float* normed = nullptr;      // [max_rows, dim], where q is
+  float* logits = nullptr;      // [logit_rows(), vocab], where u is
   // [result_count()]: the fault; the id of each output row; the number of rows that the certified
   // head rescored for each output row.
   int32_t* results = nullptr;

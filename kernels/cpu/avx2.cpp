@@ -306,8 +306,8 @@ inline void pair_positions(const int32_t* bits, int32_t* codes, int32_t* high) {
 }  // namespace
 
 const Primitives kAvx2 = {
-    "avx2",     kPlaneBytes,        quantise,    ternary_rows, rms_norm,  dense_rows, largest, powers, row_amax,
-    code_row,   certified_products, gate,        add_rows,     attention, turn_row,   code_digits,
-    code_query, integer_attention,  merge_states};
+    "avx2",   kPlaneBytes, quantise,   ternary_rows,       rms_norm,    dense_rows, largest,
+    powers,   row_amax,    code_row,   certified_products, gate,        add_rows,   attention,
+    turn_row, code_digits, code_query, integer_attention,  merge_states};
 
 }  // namespace edgellm::cpu

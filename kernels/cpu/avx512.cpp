@@ -435,8 +435,8 @@ inline void weigh_values(const int8_t* const (&values)[2], int tile_dims, int gr
 }  // namespace
 
 const Primitives kAvx512 = {
-    "avx512",   kPlaneBytes,        quantise,    ternary_rows, rms_norm,  dense_rows, largest, powers, row_amax,
-    code_row,   certified_products, gate,        add_rows,     attention, turn_row,   code_digits,
-    code_query, integer_attention,  merge_states};
+    "avx512", kPlaneBytes, quantise,   ternary_rows,       rms_norm,    dense_rows, largest,
+    powers,   row_amax,    code_row,   certified_products, gate,        add_rows,   attention,
+    turn_row, code_digits, code_query, integer_attention,  merge_states};
 
 }  // namespace edgellm::cpu

@@ -132,8 +132,7 @@ class Sampler {
     std::fill_n(scratch_.cells, kRankCells, uint64_t{0});
     for (int id = 0; id < vocab_; ++id) ++scratch_.cells[cell_of(id)];
     auto wanted = static_cast<uint64_t>(rule_.top_k);
-    const std::span<Candidate> candidates =
-        in_cell(cell_of_border(kRankCells, wanted), cell_of);
+    const std::span<Candidate> candidates = in_cell(cell_of_border(kRankCells, wanted), cell_of);
     const auto last = candidates.begin() + static_cast<ptrdiff_t>(wanted - 1);
     std::nth_element(candidates.begin(), last, candidates.end(), is_larger);
     keep_down_to(*last);
@@ -152,8 +151,7 @@ class Sampler {
       total += weight;
     }
     uint64_t wanted = top_p_sum(total, rule_.top_p);
-    const std::span<Candidate> candidates =
-        in_cell(cell_of_border(kPowerCells, wanted), cell_of);
+    const std::span<Candidate> candidates = in_cell(cell_of_border(kPowerCells, wanted), cell_of);
     std::sort(candidates.begin(), candidates.end(), is_larger);
     uint64_t sum = 0;
     for (const Candidate& candidate : candidates) {
@@ -173,8 +171,7 @@ class Sampler {
   Candidate last_{};  // of those that stay, the last in the order of the filters
 };
 
-int32_t choose_row(const ChooseArgs& args, int row, const Primitives& isa,
-                   const Scratch& scratch) {
+int32_t choose_row(const ChooseArgs& args, int row, const Primitives& isa, const Scratch& scratch) {
   const size_t vocab = static_cast<size_t>(args.vocab);
   const int32_t sequence = args.places.sequence[args.row_list[row]];
   const ChoiceRule& rule = args.rules[sequence];
@@ -202,8 +199,7 @@ int32_t choose_row(const ChooseArgs& args, int row, const Primitives& isa,
   return sampler.draw(args.places.position[args.row_list[row]] + 1);
 }
 
-void logprobs_row(const LogprobArgs& args, int row, const Primitives& isa,
-                  const Scratch& scratch) {
+void logprobs_row(const LogprobArgs& args, int row, const Primitives& isa, const Scratch& scratch) {
   const float* logits = args.logits + static_cast<size_t>(row) * static_cast<size_t>(args.vocab);
   const float largest = isa.largest(logits, args.vocab);
   isa.powers(logits, largest, 1.0f, args.vocab, scratch.powers);

@@ -208,8 +208,8 @@ __device__ __forceinline__ uint64_t write_logits(const HeadArgs& args, const Log
   return best;
 }
 
-// After a block has merged its best keys into `workspace.best`: the last of `items` blocks turns the
-// keys of all rows into ids.
+// After a block has merged its best keys into `workspace.best`: the last of `items` blocks turns
+// the keys of all rows into ids.
 __device__ __forceinline__ void end_of_best(const HeadArgs& args, const Workspace& workspace,
                                             int items) {
   __shared__ bool last;
@@ -477,9 +477,8 @@ void launch_token_logits(const LogitsPlan& plan, const HeadArgs& args, const Wor
     if (is_instance) launch(kernel, plan.launch, stream, args, workspace);
     return is_instance;
   };
-  require_instance((launch_if(plan.token_warps == kWarpCounts,
-                              token_logits_kernel<kType, kWarpCounts>) ||
-                    ...));
+  require_instance(
+      (launch_if(plan.token_warps == kWarpCounts, token_logits_kernel<kType, kWarpCounts>) || ...));
 }
 
 template <DenseType kType>

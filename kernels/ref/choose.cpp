@@ -85,8 +85,7 @@ void choose(const ChooseArgs& args) {
 
 void logprobs(const LogprobArgs& args) {
   for (int row = 0; row < args.rows; ++row) {
-    const float* logits =
-        args.logits + static_cast<size_t>(row) * static_cast<size_t>(args.vocab);
+    const float* logits = args.logits + static_cast<size_t>(row) * static_cast<size_t>(args.vocab);
     std::vector<int32_t> order(static_cast<size_t>(args.vocab));
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(),

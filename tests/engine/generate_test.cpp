@@ -260,7 +260,8 @@ TEST_CASE("a sampled run chooses by the logits, the ids seen and the position of
   for (size_t at = f.prompt.size(); at < all.size(); ++at) {
     const auto logits = std::span(fed.logits).subspan((at - 1) * vocab, vocab);
     const auto here = all.begin() + static_cast<ptrdiff_t>(at);
-    const test::HadIds had{f.prompt, {all.begin() + static_cast<ptrdiff_t>(f.prompt.size()), here}, {}};
+    const test::HadIds had{
+        f.prompt, {all.begin() + static_cast<ptrdiff_t>(f.prompt.size()), here}, {}};
     REQUIRE(all[at] == test::choose_id(logits, had, request.sampling, at));
   }
 }

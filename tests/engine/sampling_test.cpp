@@ -92,9 +92,9 @@ TEST_CASE("the repetition penalty divides what is positive and multiplies what i
   };
   const std::vector<float> up = {3, 2, 1};
   CHECK(chosen(up, {}) == 0);
-  CHECK(chosen(up, {0}) == 1);               // 1.5 < 2
-  CHECK(chosen(up, {}, {0}) == 1);           // of the answer as well
-  CHECK(chosen(up, {0, 0, 1, 1}) == 0);      // 1.5, 1, 1
+  CHECK(chosen(up, {0}) == 1);                // 1.5 < 2
+  CHECK(chosen(up, {}, {0}) == 1);            // of the answer as well
+  CHECK(chosen(up, {0, 0, 1, 1}) == 0);       // 1.5, 1, 1
   CHECK(chosen(up, {0, 1}, {0, 0, 1}) == 0);  // in both: once
   const std::vector<float> down = {-1, -1.5f, -4};
   CHECK(chosen(down, {0}) == 1);     // -2 < -1.5
@@ -111,21 +111,21 @@ TEST_CASE("frequency and presence penalties are subtracted by what the answer ho
   };
   options.frequency_penalty = 0.4;
   CHECK_FALSE(options.is_argmax());
-  CHECK(chosen({0, 0, 0, 0}, {}) == 0);      // the prompt does not count
-  CHECK(chosen({}, {0}) == 0);               // 2.6
-  CHECK(chosen({}, {0, 0}) == 1);            // 2.2
-  CHECK(chosen({}, {0, 0, 1}) == 0);         // 2.2, 2.1
+  CHECK(chosen({0, 0, 0, 0}, {}) == 0);  // the prompt does not count
+  CHECK(chosen({}, {0}) == 0);           // 2.6
+  CHECK(chosen({}, {0, 0}) == 1);        // 2.2
+  CHECK(chosen({}, {0, 0, 1}) == 0);     // 2.2, 2.1
   options.frequency_penalty = 0;
   options.presence_penalty = 0.6;
   CHECK(chosen({0}, {}) == 0);
-  CHECK(chosen({}, {0}) == 1);               // 2.4
-  CHECK(chosen({}, {0, 0, 0, 1}) == 0);      // 2.4, 1.9
+  CHECK(chosen({}, {0}) == 1);           // 2.4
+  CHECK(chosen({}, {0, 0, 0, 1}) == 0);  // 2.4, 1.9
   options.presence_penalty = -1;
-  CHECK(chosen({}, {1}) == 1);               // 3.5
+  CHECK(chosen({}, {1}) == 1);  // 3.5
   options.presence_penalty = 1;
   options.frequency_penalty = 0.25;
-  options.repeat_penalty = 2;                // first the division: 3 / 2 - 2 * 0.25 - 1 = 0
-  CHECK(chosen({}, {0, 0, 1}) == 2);         // 0, 0, 1
+  options.repeat_penalty = 2;         // first the division: 3 / 2 - 2 * 0.25 - 1 = 0
+  CHECK(chosen({}, {0, 0, 1}) == 2);  // 0, 0, 1
 }
 
 TEST_CASE("a bias is added before the penalties, and a banned id is never chosen") {
@@ -209,7 +209,8 @@ TEST_CASE("the random bits are SplitMix64's, spread evenly over positions, pairs
   // 8 x 8 cells of a number and the next one, by position and by seed.
   const auto check_pairs = [](const std::function<uint64_t(uint64_t)>& bits) {
     std::vector<int> counts(64);
-    for (uint64_t i = 0; i < 40'000; ++i) ++counts[(bits(2 * i) >> 61) * 8 + (bits(2 * i + 1) >> 61)];
+    for (uint64_t i = 0; i < 40'000; ++i)
+      ++counts[(bits(2 * i) >> 61) * 8 + (bits(2 * i + 1) >> 61)];
     CHECK(chi_square(counts, std::vector<double>(64, 1.0 / 64)) < 103.4);  // 63 degrees, 0.1 %
   };
   check_pairs([](uint64_t i) { return random_bits(5, i); });
@@ -243,8 +244,11 @@ TEST_CASE("values out of range are named, with what to use") {
   for (const double bad : {-100.1, 100.1, nan}) {
     refused([bad](auto& options) { options.frequency_penalty = bad; }, "--frequency-penalty");
     refused([bad](auto& options) { options.presence_penalty = bad; }, "--presence-penalty");
-    refused([bad](auto& options) { options.logit_bias = {{1, static_cast<float>(bad)}}; },
-            "logit_bias");
+    refused(
+        [bad](auto& options) {
+          options.logit_bias = {{1, static_cast<float>(bad)}};
+        },
+        "logit_bias");
   }
   refused([](auto& options) { options.logit_bias.resize(1025); }, "1025 entries");
 }

@@ -20,10 +20,10 @@ inline std::vector<float> random_logits(Random& random, size_t vocab, int kind) 
   std::vector<float> logits = random.normals(vocab, kind == 1 ? 8.0f : 2.0f);
   const float same = random.uniform(-3.0f, 3.0f);
   for (float& logit : logits) {
-    if (kind == 2) logit = std::round(2 * logit) / 2;               // many ties
-    if (kind == 3) logit = same;                                    // all equal
-    if (kind == 4) logit *= 0.01f;                                  // all nearly equal
-    if (kind == 5 && random.below(4) == 0) logit *= 1e30f;          // far apart
+    if (kind == 2) logit = std::round(2 * logit) / 2;       // many ties
+    if (kind == 3) logit = same;                            // all equal
+    if (kind == 4) logit *= 0.01f;                          // all nearly equal
+    if (kind == 5 && random.below(4) == 0) logit *= 1e30f;  // far apart
     if (kind == 5 && random.below(50) == 0) {
       logit = std::copysign(std::numeric_limits<float>::max(), logit);
     }

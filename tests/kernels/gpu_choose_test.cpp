@@ -58,9 +58,9 @@ TEST_CASE("CUDA chooses the ids of ref and counts them, in parts of a row or who
     int rows, vocab, rounds;
   };
   // One to eight blocks a row, values that wait in shared memory and values that do not.
-  const Size sizes[] = {{1, 1, 20},     {1, 2, 20},     {2, 31, 40},     {3, 97, 40},
-                        {16, 1000, 20}, {17, 1025, 20}, {40, 4099, 10},  {70, 2048, 10},
-                        {150, 301, 5},  {1, 8191, 40},  {5, 49152, 8},   {3, 128256, 8},
+  const Size sizes[] = {{1, 1, 20},     {1, 2, 20},     {2, 31, 40},    {3, 97, 40},
+                        {16, 1000, 20}, {17, 1025, 20}, {40, 4099, 10}, {70, 2048, 10},
+                        {150, 301, 5},  {1, 8191, 40},  {5, 49152, 8},  {3, 128256, 8},
                         {40, 32003, 2}, {70, 60001, 1}, {1, 1000003, 1}};
   for (const Size& size : sizes) {
     for (int round = 0; round < size.rounds; ++round) {
@@ -91,8 +91,7 @@ TEST_CASE("CUDA's log-probabilities are made of the numbers of ref", "[gpu]") {
         const std::vector<int32_t> ids = {random.below(vocab), -1, random.below(vocab)};
         std::vector<LogprobSums> sums(kRows);
         std::vector<LogprobLogit> top(static_cast<size_t>(kRows * n_top));
-        ref::logprobs(
-            {logits.data(), ids.data(), sums.data(), top.data(), n_top, kRows, vocab});
+        ref::logprobs({logits.data(), ids.data(), sums.data(), top.data(), n_top, kRows, vocab});
         const OnDevice<float> device_logits(logits);
         const OnDevice<int32_t> device_ids(ids);
         const OnDevice<LogprobSums> device_sums(sums.size());

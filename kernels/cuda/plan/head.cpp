@@ -66,8 +66,8 @@ DigitBoundsPlan pick_digit_bounds(const HeadSize& size, const DeviceTraits& devi
 
 }  // namespace
 
-// The states of a block whose warps have `token_warps` times kLogitTokens of them, and the rows of the
-// head that are on their way.
+// The states of a block whose warps have `token_warps` times kLogitTokens of them, and the rows of
+// the head that are on their way.
 size_t token_logits_bytes(int token_warps, size_t row_bytes) {
   const int tile_rows = kBlockWarps / token_warps * kLogitRows;
   return static_cast<size_t>(token_warps * kLogitTokens) * row_bytes +

@@ -99,7 +99,8 @@ std::string text_of(const AttentionPlan& plan) {
 
 std::string text_of(const LogitsPlan& plan) {
   const std::string tokens =
-      plan.token_warps > 0 ? "of " + std::to_string(plan.token_warps * kLogitTokens) + " rows " : "";
+      plan.token_warps > 0 ? "of " + std::to_string(plan.token_warps * kLogitTokens) + " rows "
+                           : "";
   return "logits " + tokens + (plan.tiled ? "by fours: " : "one by one: ") + text_of(plan.launch);
 }
 
