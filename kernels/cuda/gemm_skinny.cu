@@ -1,5 +1,5 @@
-// qkv, attn_out, ffn_up and ffn_down for two to eight activation rows ("tokens"), each in one
-// launch (compute capability 9.0 and newer).
+// qkv, attn_out, ffn_up and ffn_down for some activation rows ("tokens"), two and more, each in one
+// launch (compute capability 9.0 and newer). A cluster takes 8 or 16 tokens.
 //
 // If every block quantised all tokens, as gemv.cu does with one, reading and quantising would cost
 // more than the products. Here the blocks come in clusters that share the columns. A block
@@ -25,19 +25,20 @@ namespace edgellm::cuda {
 namespace {
 
 constexpr int kCluster = kClusterBlocks;
-constexpr int kTokens = kSkinnyRows;  // at most
-// A warp quantises a token, and multiplies the weight rows whose results one block stores.
+// A warp quantises every eighth token, and multiplies the weight rows whose results one block
+// stores.
 constexpr int kBlockWarps = 8;
 constexpr int kBlockThreads = 32 * kBlockWarps;
-static_assert(kBlockWarps == kTokens && kBlockWarps == kCluster && 32 * kCluster == kPartials);
+static_assert(kBlockWarps == kCluster && 32 * kCluster == kPartials);
 
 // ---- The kernel -----------------------------------------------------------------------------
 
 // The weight rows of a cluster.
-template <int kRowTiles>
-using SkinnyTile = TernaryTiling<kRowTiles, 1, kBlockWarps, 1, 1, 1, 1>;
+template <int kRowTiles, int kTokenTiles>
+using SkinnyTile = TernaryTiling<kRowTiles, kTokenTiles, kBlockWarps, 1, 1, 1, 1>;
 
 // Of all tokens, from all blocks.
+template <int kTokens>
 struct SkinnyShared {
   Inbox maxima, squares, results;
   alignas(16) uint32_t max[kTokens][kCluster];
@@ -54,18 +55,19 @@ struct SkinnyMemory {
 
   int8_t* weights;  // [steps][T::kWeightPlane]
   int8_t* codes;    // [steps][T::kCodePlane]
-  // Sums of products from all blocks, [kCluster][tile of 16 rows], as a warp holds them: lane
-  // 4 g + t has rows g and g + 8 of tokens 2 t and 2 t + 1.
-  int4 (*sums)[kOwnRows / 16][32];
-  float (*squares)[kPartials];  // [kTokens]: partial sums, from all blocks
+  // Sums of products from all blocks, [kCluster][tile of 16 rows][tile of 8 tokens], as a warp
+  // holds them: lane 4 g + t has rows g and g + 8 of tokens 2 t and 2 t + 1.
+  int4 (*sums)[kOwnRows / 16][T::kTokenTiles][32];
+  float (*squares)[kPartials];  // [T::kTokens]: partial sums, from all blocks
   float* gain;                  // [steps][64]
 
   __device__ SkinnyMemory(uint4* memory, int steps) {
     weights = reinterpret_cast<int8_t*>(memory);
     codes = weights + steps * T::kWeightPlane;
-    sums = reinterpret_cast<int4(*)[kOwnRows / 16][32]>(codes + steps * T::kCodePlane);
+    sums =
+        reinterpret_cast<int4(*)[kOwnRows / 16][T::kTokenTiles][32]>(codes + steps * T::kCodePlane);
     squares = reinterpret_cast<float(*)[kPartials]>(sums + kCluster);
-    gain = reinterpret_cast<float*>(squares + kTokens);
+    gain = reinterpret_cast<float*>(squares + T::kTokens);
   }
 };
 
@@ -106,7 +108,7 @@ __device__ __forceinline__ void fetch_rows(const Op& op, int first_pair, const C
 // lane has one, to all blocks. Lane 8 i + j sends the sums of lanes 4 j .. 4 j + 3 to blocks i and
 // i + 4.
 template <int kSquares>
-__device__ __forceinline__ void send_squares(const float (&v)[kSquares], int warp, int rank,
+__device__ __forceinline__ void send_squares(const float (&v)[kSquares], int token, int rank,
                                              float (*squares)[kPartials], Inbox& inbox) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float sum = 0.0f;
@@ -116,20 +118,20 @@ __device__ __forceinline__ void send_squares(const float (&v)[kSquares], int war
   const float4 sums = {__shfl_sync(kAllLanes, sum, from), __shfl_sync(kAllLanes, sum, from + 1),
                        __shfl_sync(kAllLanes, sum, from + 2),
                        __shfl_sync(kAllLanes, sum, from + 3)};
-  float4* at = reinterpret_cast<float4*>(&squares[warp][32 * rank + from]);
+  float4* at = reinterpret_cast<float4*>(&squares[token][32 * rank + from]);
   inbox.send(lane / 8, at, sums);
   inbox.send(lane / 8 + 4, at, sums);
 }
 
-// Quantises the block's columns of token `warp`, by that warp.
+// Reads the block's columns of a token, times gain, and sends what the blocks need of them.
 template <class T, int kQuads>
-__device__ __forceinline__ void quantise_token(const Input& in, const ColumnShare& share, int warp,
-                                               int rank, const SkinnyMemory<T>& memory,
-                                               SkinnyShared& shared) {
+__device__ __forceinline__ void measure_token(const Input& in, const ColumnShare& share, int token,
+                                              int rank, const SkinnyMemory<T>& memory,
+                                              SkinnyShared<T::kTokens>& shared,
+                                              float4 (&z)[kQuads]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const bool has_gain = in.gain != nullptr;
-  const float* x = in.x + static_cast<size_t>(warp) * static_cast<size_t>(in.cols);
-  float4 z[kQuads] = {};
+  const float* x = in.x + static_cast<size_t>(token) * static_cast<size_t>(in.cols);
 #pragma unroll
   for (int j = 0; j < kQuads; ++j) {
     z[j] = four<true>(x, share.first_column + 4 * (lane + 32 * j), share.end_column);
@@ -151,11 +153,19 @@ __device__ __forceinline__ void quantise_token(const Input& in, const ColumnShar
     largest = max(largest, magnitude(z[j]));
   }
   largest = max_warp(largest);
-  if (lane < kCluster) shared.maxima.send(lane, &shared.max[warp][rank], largest);
-  if (has_gain) send_squares(v, warp, rank, memory.squares, shared.squares);
+  if (lane < kCluster) shared.maxima.send(lane, &shared.max[token][rank], largest);
+  if (has_gain) send_squares(v, token, rank, memory.squares, shared.squares);
+}
 
-  shared.maxima.wait();
-  const RowFactors factors = row_factors(max_warp(shared.max[warp][lane % kCluster]), has_gain);
+// Quantises what measure_token() has read, when the maxima are there.
+template <class T, int kQuads>
+__device__ __forceinline__ void quantise_token(const Input& in, const ColumnShare& share, int token,
+                                               int rank, const SkinnyMemory<T>& memory,
+                                               SkinnyShared<T::kTokens>& shared,
+                                               const float4 (&z)[kQuads]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool has_gain = in.gain != nullptr;
+  const RowFactors factors = row_factors(max_warp(shared.max[token][lane % kCluster]), has_gain);
   if (!factors.finite && rank == 0 && lane == 0) set_fault(in.fault, in.layer + 1);
   int sum = 0;
 #pragma unroll
@@ -164,30 +174,31 @@ __device__ __forceinline__ void quantise_token(const Input& in, const ColumnShar
     if (quad >= 16 * share.steps) break;
     const uint32_t four_codes = factors.zero ? 0 : quantise(z[j], factors.s);
     sum = __dp4a(static_cast<int>(four_codes), 0x01010101, sum);
-    *reinterpret_cast<uint32_t*>(memory.codes + quad / 16 * T::kCodePlane + warp * 64 +
+    *reinterpret_cast<uint32_t*>(memory.codes + quad / 16 * T::kCodePlane + token * 64 +
                                  quad % 16 * 4) = four_codes;
   }
   sum = sum_warp(sum);
-  if (lane < kCluster) shared.results.send(lane, &shared.sum[warp][rank], sum);
-  if (lane == 0) shared.s[warp] = factors.s;
+  if (lane < kCluster) shared.results.send(lane, &shared.sum[token][rank], sum);
+  if (lane == 0) shared.s[token] = factors.s;
 }
 
 // Adds up the sums of a pair and a token from all blocks and stores the result.
 template <class T, class Op>
 __device__ __forceinline__ void store_result(const Op& op, const typename Op::Target& target,
                                              const SkinnyMemory<T>& memory,
-                                             const SkinnyShared& shared, int own_pair, int token,
-                                             const float (&scale)[2]) {
+                                             const SkinnyShared<T::kTokens>& shared, int own_pair,
+                                             int token, const float (&scale)[2]) {
   // TileRow: rows of the pair are in neighbouring tiles.
   const int m = own_pair / 16 * 2;
-  const int at = own_pair % 8 * 16 + token / 2 * 4 + own_pair / 8 % 2 * 2 + token % 2;
+  const int n = token / 8;
+  const int at = own_pair % 8 * 16 + token % 8 / 2 * 4 + own_pair / 8 % 2 * 2 + token % 2;
   int a = 0;
   int b = 0;
   int sum = 0;
 #pragma unroll
   for (int from = 0; from < kCluster; ++from) {
-    a += reinterpret_cast<const int*>(memory.sums[from][m])[at];
-    b += reinterpret_cast<const int*>(memory.sums[from][m + 1])[at];
+    a += reinterpret_cast<const int*>(memory.sums[from][m][n])[at];
+    b += reinterpret_cast<const int*>(memory.sums[from][m + 1][n])[at];
     sum += shared.sum[token][from];
   }
   const float s = shared.s[token];
@@ -196,15 +207,58 @@ __device__ __forceinline__ void store_result(const Op& op, const typename Op::Ta
            static_cast<float>(unscaled(b) - sum) * ((scale[1] / s) * r));
 }
 
-// A cluster's item: the pairs from item * T::kPairs on; this is its block `rank`. kQuads: fours of
-// columns of a token that a lane quantises, at most.
-template <class Op, int kRowTiles, int kQuads>
-__device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int tokens, int item,
-                                            int rank, uint4* shared_memory) {
-  using T = SkinnyTile<kRowTiles>;
+// The results that a thread stores: every kBlockThreads-th of those of its block.
+template <class T, class Op>
+struct SkinnyResults {
+  static constexpr int kOwnPairs = SkinnyMemory<T>::kOwnRows / 2;
+  static constexpr int kResults = divide_up(kOwnPairs * T::kTokens, kBlockThreads);
+
+  typename Op::Target target[kResults];
+  float scale[kResults][2];
+  uint32_t stores = 0;  // bit k: there is a result k
+
+  __device__ static int index(int k) { return static_cast<int>(threadIdx.x) + k * kBlockThreads; }
+  __device__ static int own_pair(int k) { return index(k) / T::kTokens; }
+  __device__ static int token(int k) { return index(k) % T::kTokens; }
+
+  // The block's pairs begin at `first_pair`.
+  __device__ __forceinline__ SkinnyResults(const Op& op, int first_pair, int first_token,
+                                           int tokens) {
+#pragma unroll
+    for (int k = 0; k < kResults; ++k) {
+      const int pair = first_pair + own_pair(k);
+      if (own_pair(k) >= kOwnPairs || token(k) >= tokens || pair >= op.pairs()) continue;
+      stores |= 1u << k;
+      const PairRows rows = op.rows(pair);
+      scale[k][0] = rows.scale[0];
+      scale[k][1] = rows.scale[1];
+      target[k] = op.locate(first_token + token(k), pair);
+    }
+  }
+  __device__ __forceinline__ void prefetch(const Op& op) {
+#pragma unroll
+    for (int k = 0; k < kResults; ++k) {
+      if ((stores >> k & 1) != 0) op.prefetch(target[k]);
+    }
+  }
+  __device__ __forceinline__ void store(const Op& op, const SkinnyMemory<T>& memory,
+                                        const SkinnyShared<T::kTokens>& shared) const {
+#pragma unroll
+    for (int k = 0; k < kResults; ++k) {
+      if ((stores >> k & 1) == 0) continue;
+      store_result(op, target[k], memory, shared, own_pair(k), token(k), scale[k]);
+    }
+  }
+};
+
+// A cluster's item: the pairs from item * T::kPairs on, for `tokens` from first_token on, whose
+// rows `in` has; this is its block `rank`. kQuads: fours of columns of a token that a lane
+// quantises, at most.
+template <class T, class Op, int kQuads>
+__device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int first_token,
+                                            int tokens, int item, int rank, uint4* shared_memory) {
   constexpr int kOwnRows = SkinnyMemory<T>::kOwnRows;
-  constexpr int kOwnPairs = kOwnRows / 2;
-  __shared__ SkinnyShared shared;
+  __shared__ SkinnyShared<T::kTokens> shared;
   const int t = static_cast<int>(threadIdx.x);
   const int warp = t / 32;
   const int lane = t % 32;
@@ -215,7 +269,7 @@ __device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int t
   if (t == 0) {
     shared.maxima.init(kCluster * 4 * tokens);
     if (has_gain) shared.squares.init(4 * kPartials * tokens);
-    shared.results.init(kCluster * 4 * (kOwnRows * kTokens + tokens));
+    shared.results.init(kCluster * 4 * (kOwnRows * T::kTokens + tokens));
   }
   cluster_arrive();
 
@@ -228,29 +282,26 @@ __device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int t
   const int first_pair = item * T::kPairs;
   fetch_rows<T>(op, first_pair, share, memory.weights);
   end_of_copies();
-  // A thread stores one result.
-  static_assert(kOwnPairs * kTokens <= kBlockThreads);
-  const int own_pair = t / kTokens;
-  const int token = t % kTokens;
-  const int pair = first_pair + rank * kOwnPairs + own_pair;
-  const bool stores = own_pair < kOwnPairs && token < tokens && pair < op.pairs();
-  typename Op::Target target{};
-  float scale[2] = {};
-  if (stores) {
-    const PairRows rows = op.rows(pair);
-    scale[0] = rows.scale[0];
-    scale[1] = rows.scale[1];
-    target = op.locate(token, pair);
-  }
+  SkinnyResults<T, Op> results(op, first_pair + rank * (kOwnRows / 2), first_token, tokens);
 
   cluster_wait();  // the inboxes of all blocks are open
   wait_for_older_copies();
   __syncthreads();  // the gain is there
 
   wait_for_previous();
-  if (stores) op.prefetch(target);
-  const bool has_token = warp < tokens;
-  if (has_token) quantise_token<T, kQuads>(in, share, warp, rank, memory, shared);
+  results.prefetch(op);
+  float4 z[T::kTokenTiles][kQuads] = {};
+#pragma unroll
+  for (int n = 0; n < T::kTokenTiles; ++n) {
+    const int token = warp + n * kBlockWarps;
+    if (token < tokens) measure_token<T>(in, share, token, rank, memory, shared, z[n]);
+  }
+  shared.maxima.wait();
+#pragma unroll
+  for (int n = 0; n < T::kTokenTiles; ++n) {
+    const int token = warp + n * kBlockWarps;
+    if (token < tokens) quantise_token<T>(in, share, token, rank, memory, shared, z[n]);
+  }
   wait_for_copies();
   __syncthreads();  // the codes are there
 
@@ -262,51 +313,63 @@ __device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int t
              memory.codes + step * T::kCodePlane);
   }
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-    const int(&sums)[4] = tile.sums[m][0];
-    shared.results.send(warp, &memory.sums[rank][m][lane],
-                        make_int4(sums[0], sums[1], sums[2], sums[3]));
-  }
-  if (has_token) {
-    float r = 1.0f;
-    if (has_gain) {
-      shared.squares.wait();
-      r = rms_factor(fold_partials(memory.squares[warp]), in.cols, in.eps);
+  for (int m = 0; m < T::kRowTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < T::kTokenTiles; ++n) {
+      const int(&sums)[4] = tile.sums[m][n];
+      shared.results.send(warp, &memory.sums[rank][m][n][lane],
+                          make_int4(sums[0], sums[1], sums[2], sums[3]));
     }
-    if (lane == 0) shared.r[warp] = r;
+  }
+  if (has_gain) shared.squares.wait();
+#pragma unroll
+  for (int n = 0; n < T::kTokenTiles; ++n) {
+    const int token = warp + n * kBlockWarps;
+    if (token >= tokens) break;
+    const float r =
+        has_gain ? rms_factor(fold_partials(memory.squares[token]), in.cols, in.eps) : 1.0f;
+    if (lane == 0) shared.r[token] = r;
   }
   __syncthreads();  // the factors are there
   shared.results.wait();
-  if (stores) store_result(op, target, memory, shared, own_pair, token, scale);
+  results.store(op, memory, shared);
 }
 
-// Cluster i: item i.
-template <class Op, int kRowTiles, int kQuads>
-__global__ void __launch_bounds__(kBlockThreads, 3) skinny_kernel(Input in, Op op, int tokens) {
+// Cluster i of row j of the grid: item i, the j-th T::kTokens tokens.
+template <class Op, int kRowTiles, int kTokenTiles, int kQuads>
+__global__ void __launch_bounds__(kBlockThreads, kTokenTiles == 1   ? 3
+                                                 : kTokenTiles == 2 ? 2
+                                                                    : 1)
+    skinny_kernel(Input in, Op op, int tokens) {
+  using T = SkinnyTile<kRowTiles, kTokenTiles>;
   extern __shared__ uint4 shared_memory[];
-  skinny_gemm<Op, kRowTiles, kQuads>(in, op, tokens, static_cast<int>(blockIdx.x) / kCluster,
-                                     cluster_rank(), shared_memory);
+  const int first_token = static_cast<int>(blockIdx.y) * T::kTokens;
+  in.x += static_cast<size_t>(first_token) * static_cast<size_t>(in.cols);
+  skinny_gemm<T, Op, kQuads>(in, op, first_token, min(T::kTokens, tokens - first_token),
+                             static_cast<int>(blockIdx.x) / kCluster, cluster_rank(),
+                             shared_memory);
 }
 
 // Launches the instance that the plan names: its quads are those of kSkinnyQuads[I].
-template <int kRowTiles, class Op, size_t... I>
-void launch_skinny(const SkinnyPlan& plan, const Input& in, const Op& op, int tokens,
+template <int kRowTiles, int kTokenTiles, class Op, size_t... I>
+bool launch_skinny(const SkinnyPlan& plan, const Input& in, const Op& op, int tokens,
                    cudaStream_t stream, std::index_sequence<I...>) {
-  static_assert(SkinnyTile<kRowTiles>::kThreads == kBlockThreads);
+  static_assert(SkinnyTile<kRowTiles, kTokenTiles>::kThreads == kBlockThreads);
+  if (plan.row_tiles != kRowTiles || plan.token_tiles != kTokenTiles) return false;
   const auto launch_if = [&](bool is_instance, auto kernel) {
     if (is_instance) launch_clusters(kernel, kClusterBlocks, plan.launch, stream, in, op, tokens);
     return is_instance;
   };
-  require_instance(
-      (launch_if(plan.quads == kSkinnyQuads[I], skinny_kernel<Op, kRowTiles, kSkinnyQuads[I]>) ||
-       ...));
+  return (launch_if(plan.quads == kSkinnyQuads[I],
+                    skinny_kernel<Op, kRowTiles, kTokenTiles, kSkinnyQuads[I]>) ||
+          ...);
 }
 
 }  // namespace
 
 bool has_clusters() {
   // Instances differ neither in their threads nor in the shared memory that is asked for.
-  static const bool has = room_for_cluster(skinny_kernel<ProjectOp, 2, kSkinnyQuads[0]>,
+  static const bool has = room_for_cluster(skinny_kernel<ProjectOp, 2, 1, kSkinnyQuads[0]>,
                                            kBlockThreads, max_dynamic_shared());
   return has;
 }
@@ -314,12 +377,11 @@ bool has_clusters() {
 template <class Op>
 void multiply(const SkinnyPlan& plan, const Input& in, const Op& op, int rows, const Workspace&,
               cudaStream_t stream) {
-  const auto quads = std::make_index_sequence<std::size(kSkinnyQuads)>();
-  if (plan.row_tiles == 4) {
-    launch_skinny<4>(plan, in, op, rows, stream, quads);
-  } else {
-    launch_skinny<2>(plan, in, op, rows, stream, quads);
-  }
+  constexpr auto kQuads = std::make_index_sequence<std::size(kSkinnyQuads)>();
+  require_instance(launch_skinny<2, 1>(plan, in, op, rows, stream, kQuads) ||
+                   launch_skinny<4, 1>(plan, in, op, rows, stream, kQuads) ||
+                   launch_skinny<2, 2>(plan, in, op, rows, stream, kQuads) ||
+                   launch_skinny<4, 2>(plan, in, op, rows, stream, kQuads));
 }
 
 template void multiply(const SkinnyPlan&, const Input&, const QkvOp&, int, const Workspace&,

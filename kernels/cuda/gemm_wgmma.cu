@@ -238,7 +238,10 @@ __device__ __forceinline__ void scale_sums(const Op& op, int group_pair, int pai
                                            const RowScale* scales, float2* factors,
                                            int (&sums)[T::kSums]) {
   const int t = static_cast<int>(threadIdx.x) % 4;
-  const PairRows rows = op.rows(min(pair, op.pairs() - 1));
+  // Usually all pairs of the warpgroup have the same scales. Then a thread divides for one token,
+  // and for the first pair: the last may lack a second row.
+  const bool share = op.share_scales(group_pair, min(group_pair + 31, op.pairs() - 1));
+  const PairRows rows = op.rows(share ? group_pair : min(pair, op.pairs() - 1));
   const auto factor = [&](const RowScale& scale) {
     return make_float2((rows.scale[0] / scale.s) * scale.r, (rows.scale[1] / scale.s) * scale.r);
   };
@@ -257,8 +260,7 @@ __device__ __forceinline__ void scale_sums(const Op& op, int group_pair, int pai
       }
     }
   };
-  // Usually all pairs of the warpgroup have the same scales, so a thread divides for one token.
-  if (op.share_scales(group_pair, min(group_pair + 31, op.pairs() - 1))) {
+  if (share) {
     const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
     for (int i = thread; i < T::kTokens; i += kGroupThreads) factors[i] = factor(scales[i]);
     barrier_sync(barrier, kGroupThreads);

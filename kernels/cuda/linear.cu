@@ -30,7 +30,7 @@ FfnUpOp op_of(const FfnUpArgs& args) {
 
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-// `pick`: from the sizes and the device to a plan, as pick_linear.
+// `pick`: a PickLinear.
 template <class Args, class Pick>
 void run(const Args& args, const Pick& pick, const Workspace& workspace, cudaStream_t stream) {
   const Input in = input_of(args);
@@ -40,12 +40,6 @@ void run(const Args& args, const Pick& pick, const Workspace& workspace, cudaStr
   const LinearPlan plan = pick(size, current_device());
   std::visit([&](const auto& kernel) { multiply(kernel, in, op, args.rows, workspace, stream); },
              plan);
-}
-
-auto tile_picker(int tile) {
-  return [tile](const LinearSize& size, const DeviceTraits& device) {
-    return LinearPlan(wgmma_gemm_plan(tile, size, device));
-  };
 }
 
 }  // namespace
@@ -80,18 +74,19 @@ void ffn_up_rows(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t
   run(args, pick_linear_rows, workspace, stream);
 }
 
-void qkv_by_tile(int tile, const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  run(args, tile_picker(tile), workspace, stream);
+void qkv_by(const PickLinear& pick, const QkvArgs& args, const Workspace& workspace,
+            cudaStream_t stream) {
+  run(args, pick, workspace, stream);
 }
 
-void project_by_tile(int tile, const ProjectArgs& args, const Workspace& workspace,
-                     cudaStream_t stream) {
-  run(args, tile_picker(tile), workspace, stream);
+void project_by(const PickLinear& pick, const ProjectArgs& args, const Workspace& workspace,
+                cudaStream_t stream) {
+  run(args, pick, workspace, stream);
 }
 
-void ffn_up_by_tile(int tile, const FfnUpArgs& args, const Workspace& workspace,
-                    cudaStream_t stream) {
-  run(args, tile_picker(tile), workspace, stream);
+void ffn_up_by(const PickLinear& pick, const FfnUpArgs& args, const Workspace& workspace,
+               cudaStream_t stream) {
+  run(args, pick, workspace, stream);
 }
 
 }  // namespace edgellm::cuda

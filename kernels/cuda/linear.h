@@ -3,6 +3,8 @@
 // rows.
 #pragma once
 
+#include <functional>
+
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/plan/linear.h"
 
@@ -12,11 +14,13 @@ void qkv_rows(const QkvArgs& args, const Workspace& workspace, cudaStream_t stre
 void project_rows(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream);
 void ffn_up_rows(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream);
 
-// By a tile of kWgmmaTiles, on devices with wgmma.
-void qkv_by_tile(int tile, const QkvArgs& args, const Workspace& workspace, cudaStream_t stream);
-void project_by_tile(int tile, const ProjectArgs& args, const Workspace& workspace,
-                     cudaStream_t stream);
-void ffn_up_by_tile(int tile, const FfnUpArgs& args, const Workspace& workspace,
-                    cudaStream_t stream);
+// By the kernel that `pick` chooses.
+using PickLinear = std::function<LinearPlan(const LinearSize&, const DeviceTraits&)>;
+void qkv_by(const PickLinear& pick, const QkvArgs& args, const Workspace& workspace,
+            cudaStream_t stream);
+void project_by(const PickLinear& pick, const ProjectArgs& args, const Workspace& workspace,
+                cudaStream_t stream);
+void ffn_up_by(const PickLinear& pick, const FfnUpArgs& args, const Workspace& workspace,
+               cudaStream_t stream);
 
 }  // namespace edgellm::cuda

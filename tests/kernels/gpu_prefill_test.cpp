@@ -1,6 +1,8 @@
 // The CUDA kernels for many rows against ref and cpu, bit for bit. They are called by name here, so
 // that row counts for which the ops prefer other kernels are also tested.
 #include <catch2/catch.hpp>
+#include <string>
+#include <vector>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
@@ -127,8 +129,32 @@ constexpr int kTileRows[] = {1, 17, 33, 65, 100, 129, 257};
 constexpr ProductShape kTileShapes[] = {{1, 1},     {31, 33},   {100, 127}, {128, 64},
                                         {130, 385}, {516, 129}, {1100, 66}, {1664, 200}};
 
-TEST_CASE("CUDA products by each tile of warpgroups give the bits of cpu", "[gpu]") {
-  if (no_gpu() || !cuda::device_traits().has_wgmma) return;
+struct NamedPick {
+  std::string name;
+  cuda::PickLinear pick;
+};
+
+// The kernels for several rows that the device and the sizes allow, whether they are fast or not.
+std::vector<NamedPick> each_kernel() {
+  std::vector<NamedPick> picks;
+  for (const int token_tiles : cuda::kSkinnyTokenTiles) {
+    picks.push_back({"clusters of " + std::to_string(8 * token_tiles) + " tokens",
+                     [=](const cuda::LinearSize& size, const cuda::DeviceTraits& device) {
+                       const auto plan = cuda::skinny_plan(token_tiles, size, device);
+                       return plan ? cuda::LinearPlan(*plan) : pick_linear_rows(size, device);
+                     }});
+  }
+  for (int tile = 0; cuda::device_traits().has_wgmma && tile < cuda::kNumWgmmaTiles; ++tile) {
+    picks.push_back({"tile " + std::to_string(tile) + " of warpgroups",
+                     [=](const cuda::LinearSize& size, const cuda::DeviceTraits& device) {
+                       return cuda::LinearPlan(cuda::wgmma_gemm_plan(tile, size, device));
+                     }});
+  }
+  return picks;
+}
+
+TEST_CASE("CUDA products by each kernel give the bits of cpu", "[gpu]") {
+  if (no_gpu()) return;
   Random random(36);
   for (const ProductShape& shape : kTileShapes) {
     const TernaryData w(random, shape.rows, shape.cols, random.below(2) == 1);
@@ -151,18 +177,18 @@ TEST_CASE("CUDA products by each tile of warpgroups give the bits of cpu", "[gpu
                    u.data(), rows, 0, &fault},
                   pool());
       const OnDevice<float> device_y(y);
-      for (int tile = 0; tile < cuda::kNumWgmmaTiles; ++tile) {
+      for (const auto& [name, pick] : each_kernel()) {
         INFO("cols " << shape.cols << ", dim " << shape.rows << ", rows " << rows << ", sub-norm "
-                     << sub_norm << ", tile " << tile);
+                     << sub_norm << ", " << name);
         const OnDevice<float> device_x(residual), device_u(u.size());
         const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
         const WorkspaceOnDevice workspace(static_cast<size_t>(rows), shape.cols, 1, 1, 1);
-        cuda::project_by_tile(tile,
-                              {device_y.data(), sub_norm ? device_gain.data() : nullptr, 1e-5f,
-                               device_w.matrix, device_x.data(), rows, 0, device_fault.data()},
-                              workspace.workspace, nullptr);
-        cuda::ffn_up_by_tile(
-            tile,
+        cuda::project_by(pick,
+                         {device_y.data(), sub_norm ? device_gain.data() : nullptr, 1e-5f,
+                          device_w.matrix, device_x.data(), rows, 0, device_fault.data()},
+                         workspace.workspace, nullptr);
+        cuda::ffn_up_by(
+            pick,
             {device_y.data(), device_gain.data(), 1e-5f, device_w.matrix, device_up.matrix,
              GateActivation::kSilu, device_u.data(), rows, 0, device_fault.data()},
             workspace.workspace, nullptr);
@@ -182,7 +208,7 @@ TEST_CASE("CUDA products of many rows report values that are not finite", "[gpu]
   const int cols = 100;
   const int dim = 40;
   // In one launch, and with a launch that quantises before it.
-  const int rows = GENERATE(5, 9);
+  const int rows = GENERATE(5, 70);
   const TernaryData w(random, dim, cols);
   const TernaryOnDevice device_w(w.matrix);
   const std::vector<float> gain = gains(random, cols);
@@ -204,7 +230,7 @@ TEST_CASE("CUDA products of many rows report values that are not finite", "[gpu]
       finish();
       CHECK(device_fault.read()[0] == 7);
       if (rows <= 8) continue;
-      // The codes of that row are 0.
+      // The codes of that row are 0: one block of columns, in either order of codes.
       const std::vector<int8_t> codes = workspace.codes.read();
       const size_t pitch = cuda::quantised_row_bytes(cols);
       for (size_t i = 3 * pitch; i < 4 * pitch; ++i) REQUIRE(codes[i] == 0);
@@ -306,26 +332,29 @@ TEST_CASE("CUDA qkv and attention of 512 rows give the bits of ref for real shap
   }
 }
 
-TEST_CASE("CUDA qkv by each tile of warpgroups gives the bits of ref", "[gpu]") {
-  if (no_gpu() || !cuda::device_traits().has_wgmma) return;
+TEST_CASE("CUDA qkv by each kernel gives the bits of ref", "[gpu]") {
+  if (no_gpu()) return;
   Random random(37);
   const HeadShape shapes[] = {{6, 2, 64}, {2, 1, 100}, {3, 3, 20}};
-  for (int tile = 0; tile < cuda::kNumWgmmaTiles; ++tile) {
+  int dim = 32;
+  for (const auto& [name, pick] : each_kernel()) {
+    INFO(name);
     for (const HeadShape& shape : shapes) {
       std::vector<Pass> passes(2);
-      for (int p = 0; p < 180; ++p) {
+      for (int p = 0; p < 163; ++p) {
         Pass& pass = passes[p < 130 ? 0u : 1u];
         pass.sequence.push_back(0);
         pass.position.push_back(p);
       }
-      check_qkv_and_attention(
-          random, shape, KvType::kI16, 31 + 100 * tile, 200, 1, passes,
-          [tile](const QkvArgs& qkv, AttentionArgs attention, const cuda::Workspace& workspace) {
-            attention.decode_rows = 0;
-            cuda::qkv_by_tile(tile, qkv, workspace, nullptr);
-            cuda::attention(attention, workspace, nullptr);
-          });
+      check_qkv_and_attention(random, shape, KvType::kI16, dim, 200, 1, passes,
+                              [&pick = pick](const QkvArgs& qkv, AttentionArgs attention,
+                                             const cuda::Workspace& workspace) {
+                                attention.decode_rows = 0;
+                                cuda::qkv_by(pick, qkv, workspace, nullptr);
+                                cuda::attention(attention, workspace, nullptr);
+                              });
     }
+    dim += 100;
   }
 }
 

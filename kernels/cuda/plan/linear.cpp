@@ -1,6 +1,7 @@
 #include "kernels/cuda/plan/linear.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 namespace edgellm::cuda {
@@ -96,29 +97,6 @@ bool gemv_takes(const LinearSize& size, const DeviceTraits& device) {
 
 // ---- Several rows ------------------------------------------------------------------------------
 
-// None where the device or the sizes are not for it.
-std::optional<SkinnyPlan> pick_skinny(const LinearSize& size, const DeviceTraits& device) {
-  const bool by_fours = size.cols % 4 == 0 && size.aligned;
-  if (size.rows < 2 || size.rows > kSkinnyRows || !by_fours || !device.has_clusters) {
-    return std::nullopt;
-  }
-  const int steps = skinny_steps(words_per_row(size.cols));
-  const int needed = (steps + 1) / 2;  // a lane has 4 of 128 columns
-  SkinnyPlan plan;
-  for (const int quads : kSkinnyQuads) {
-    if (plan.quads == 0 && needed <= quads) plan.quads = quads;
-  }
-  if (plan.quads == 0) return std::nullopt;
-  // More weight rows a block where there would be more than two blocks for an SM.
-  plan.row_tiles = size.pairs > 16 * 2 * device.multiprocessors ? 4 : 2;
-  plan.launch.shared_bytes = skinny_bytes(plan.row_tiles, steps);
-  if (plan.launch.shared_bytes > device.max_dynamic_shared) return std::nullopt;
-  plan.launch.blocks[0] =
-      kClusterBlocks * divide_up(size.pairs, skinny_cut(plan.row_tiles).pairs());
-  plan.launch.threads = skinny_cut(plan.row_tiles).threads();
-  return plan;
-}
-
 // The largest tile of which there are enough to keep the SMs of a large GPU busy (measured on one
 // of 132; docs/ladder.md). Where shared memory is small, one that fits.
 GemmTile tile_for(const LinearSize& size, const DeviceTraits& device) {
@@ -150,31 +128,6 @@ QuantisePlan pick_quantise(const LinearSize& size) {
   return plan;
 }
 
-// Of a product with such tiles; the last tiles of an SM may be fewer than it has room for.
-int64_t estimated_ns(const WgmmaGemmPlan& plan, const LinearSize& size,
-                     const DeviceTraits& device) {
-  const WgmmaCut& cut = kWgmmaTiles[plan.tile];
-  const int column_blocks = divide_up(size.cols, kBlockColumns);
-  int64_t ns = cut.rest_ns;
-  int left = divide_up(plan.launch.blocks[0] * plan.launch.blocks[1], device.multiprocessors);
-  for (; left > 0; left -= cut.blocks) {
-    const int together = std::min(left, cut.blocks);
-    ns += int64_t{column_blocks} * std::max(cut.latency_ns, together * cut.work_ns);
-  }
-  return ns;
-}
-
-// None where the device or the sizes are not for it.
-std::optional<WgmmaGemmPlan> pick_wgmma_gemm(const LinearSize& size, const DeviceTraits& device) {
-  if (!device.has_wgmma || size.rows <= 64) return std::nullopt;
-  WgmmaGemmPlan best = wgmma_gemm_plan(0, size, device);
-  for (int tile = 1; tile < kNumWgmmaTiles; ++tile) {
-    const WgmmaGemmPlan plan = wgmma_gemm_plan(tile, size, device);
-    if (estimated_ns(plan, size, device) < estimated_ns(best, size, device)) best = plan;
-  }
-  return best;
-}
-
 GemmPlan pick_gemm(const LinearSize& size, const DeviceTraits& device) {
   GemmPlan plan;
   plan.quantise = pick_quantise(size);
@@ -187,7 +140,73 @@ GemmPlan pick_gemm(const LinearSize& size, const DeviceTraits& device) {
   return plan;
 }
 
+// ---- Estimates ---------------------------------------------------------------------------------
+//
+// Nanoseconds on an H200, fitted to BitNet-2B's, Llama3-8B's and SmolLM-135M's products of 9 to 64
+// rows; those of tiles of warpgroups to 512 rows as well. They only have to tell which kernel is
+// the faster one.
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+int64_t quantise_ns(const LinearSize& size) { return 1200 + size.cols * 35 / 100; }
+
+int64_t estimated_ns(const GemmPlan&, const LinearSize& size) {
+  const int64_t products = int64_t{size.rows} * size.pairs * size.cols;
+  return quantise_ns(size) + 2500 + size.cols * 13 / 10 + products * 14 / 1000000;
+}
+
+int64_t estimated_ns(const SkinnyPlan& plan, const LinearSize& size, const DeviceTraits& device) {
+  const int steps = skinny_steps(words_per_row(size.cols));
+  const int clusters = plan.launch.blocks[0] / kClusterBlocks * plan.launch.blocks[1];
+  const size_t block_bytes = plan.launch.shared_bytes + kReservedShared;
+  const size_t sm_bytes = device.max_dynamic_shared + kMostStaticShared;
+  const int per_sm = static_cast<int>(std::min<size_t>(sm_bytes / block_bytes, 3));
+  // Clusters stay within a part of the GPU, so some SMs are left over.
+  const int at_once = std::max(1, device.multiprocessors * per_sm / kClusterBlocks * 9 / 10);
+  const bool is_narrow = plan.token_tiles == 1;
+  const int64_t wave_ns = is_narrow ? 2000 + 170 * steps : 2600 + 250 * steps;
+  const int64_t cluster_ns = is_narrow ? 70 + 12 * steps : 230 + 7 * steps;
+  return wave_ns * divide_up(clusters, at_once) + cluster_ns * clusters * plan.row_tiles / 2;
+}
+
+// The last tiles of an SM may be fewer than it has room for.
+int64_t estimated_ns(const WgmmaGemmPlan& plan, const LinearSize& size,
+                     const DeviceTraits& device) {
+  const WgmmaCut& cut = kWgmmaTiles[plan.tile];
+  const int column_blocks = divide_up(size.cols, kBlockColumns);
+  int64_t ns = quantise_ns(size) + cut.rest_ns;
+  int left = divide_up(plan.launch.blocks[0] * plan.launch.blocks[1], device.multiprocessors);
+  for (; left > 0; left -= cut.blocks) {
+    const int together = std::min(left, cut.blocks);
+    ns += int64_t{column_blocks} * std::max(cut.latency_ns, together * cut.work_ns);
+  }
+  return ns;
+}
+
 }  // namespace
+
+std::optional<SkinnyPlan> skinny_plan(int token_tiles, const LinearSize& size,
+                                      const DeviceTraits& device) {
+  const bool by_fours = size.cols % 4 == 0 && size.aligned;
+  if (!by_fours || !device.has_clusters) return std::nullopt;
+  const int steps = skinny_steps(words_per_row(size.cols));
+  const int needed = (steps + 1) / 2;  // a lane has 4 of 128 columns
+  SkinnyPlan plan;
+  plan.token_tiles = token_tiles;
+  for (const int quads : kSkinnyQuads) {
+    if (plan.quads == 0 && needed <= quads) plan.quads = quads;
+  }
+  if (plan.quads == 0) return std::nullopt;
+  // More weight rows a block where there would be more than two blocks for an SM.
+  plan.row_tiles = size.pairs > 16 * 2 * device.multiprocessors ? 4 : 2;
+  const TernaryCut cut = skinny_cut(plan.row_tiles, token_tiles);
+  plan.launch.shared_bytes = skinny_bytes(cut, steps);
+  if (plan.launch.shared_bytes > device.max_dynamic_shared) return std::nullopt;
+  plan.launch.blocks[0] = kClusterBlocks * divide_up(size.pairs, cut.pairs());
+  plan.launch.blocks[1] = divide_up(size.rows, cut.tokens());
+  plan.launch.threads = cut.threads();
+  return plan;
+}
 
 WgmmaGemmPlan wgmma_gemm_plan(int tile, const LinearSize& size, const DeviceTraits& device) {
   const WgmmaCut& cut = kWgmmaTiles[tile];
@@ -210,9 +229,29 @@ WgmmaGemmPlan wgmma_gemm_plan(int tile, const LinearSize& size, const DeviceTrai
 }
 
 LinearPlan pick_linear_rows(const LinearSize& size, const DeviceTraits& device) {
-  if (const auto skinny = pick_skinny(size, device)) return *skinny;
-  if (const auto wgmma = pick_wgmma_gemm(size, device)) return *wgmma;
-  return pick_gemm(size, device);
+  if (size.rows >= 2 && size.rows <= 8) {
+    if (const auto skinny = skinny_plan(1, size, device)) return *skinny;
+  }
+  if (size.rows <= 8) return pick_gemm(size, device);
+  LinearPlan best = pick_gemm(size, device);
+  int64_t best_ns =
+      size.rows <= kSkinnyRows ? estimated_ns(std::get<GemmPlan>(best), size) : kNever;
+  const auto consider = [&](const LinearPlan& plan, int64_t ns) {
+    if (ns < best_ns) {
+      best = plan;
+      best_ns = ns;
+    }
+  };
+  for (const int token_tiles : kSkinnyTokenTiles) {
+    if (size.rows > kSkinnyRows) break;
+    const auto skinny = skinny_plan(token_tiles, size, device);
+    if (skinny) consider(*skinny, estimated_ns(*skinny, size, device));
+  }
+  for (int tile = 0; device.has_wgmma && tile < kNumWgmmaTiles; ++tile) {
+    const WgmmaGemmPlan plan = wgmma_gemm_plan(tile, size, device);
+    consider(plan, estimated_ns(plan, size, device));
+  }
+  return best;
 }
 
 LinearPlan pick_linear(const LinearSize& size, const DeviceTraits& device) {

@@ -3,7 +3,7 @@
 //   rows of activations   kernel
 //   1                     gemv.cu: one kernel for rows whose share of a thread fits into registers,
 //                         one for any length that fits into shared memory
-//   2 to 8                gemm_skinny.cu, on devices with clusters
+//   2 to 64               gemm_skinny.cu, on devices with clusters, where it is the fastest
 //   many                  gemm_wgmma.cu, on devices with wgmma: one launch quantises, a second
 //                         multiplies
 //   the rest              gemm.cu: the same
@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <variant>
 
 #include "kernels/canonical.h"
@@ -107,35 +108,38 @@ struct TernaryCut {
   }
 };
 
-// ---- Two to eight rows: skinny GEMM ------------------------------------------------------------
+// ---- Two and more rows: skinny GEMM -------------------------------------------------------------
 
-inline constexpr int kSkinnyRows = 8;  // at most: the columns of a tensor core's tile
+inline constexpr int kSkinnyRows = 64;  // of activations, at most
 
 // K steps of 64 columns of a block of the cluster, at most.
 EDGELLM_HOST_DEVICE constexpr int skinny_steps(int row_words) {
   return divide_up(row_words / 4, kClusterBlocks);
 }
 
-// The weight rows of a cluster: a warp for each block of it, all columns of a step at once.
-constexpr TernaryCut skinny_cut(int row_tiles) {
-  return {row_tiles, 1, kClusterBlocks, 1, 1, 1, 1};
+// The weight rows of a cluster, a warp for each block of it, by its tokens; a step at a time.
+constexpr TernaryCut skinny_cut(int row_tiles, int token_tiles) {
+  return {row_tiles, token_tiles, kClusterBlocks, 1, 1, 1, 1};
 }
 
 // Weights, codes and gains of a block, then sums of products and squares from all blocks.
-constexpr size_t skinny_bytes(int row_tiles, int steps) {
-  const TernaryCut cut = skinny_cut(row_tiles);
+constexpr size_t skinny_bytes(const TernaryCut& cut, int steps) {
   return static_cast<size_t>(steps) *
              static_cast<size_t>(cut.weight_plane() + cut.code_plane() + 64 * 4) +
-         static_cast<size_t>(cut.rows() * kSkinnyRows * 4 + kSkinnyRows * kPartials * 4);
+         static_cast<size_t>(cut.tokens() * (cut.rows() + kPartials) * 4);
 }
 
 // Fours of columns of a row that a lane quantises, at most.
 inline constexpr int kSkinnyQuads[] = {3, 7, 9};
 
+// Of 8 tokens, of a cluster.
+inline constexpr int kSkinnyTokenTiles[] = {1, 2};
+
 struct SkinnyPlan {
-  int row_tiles = 0;  // 2 or 4: a warp multiplies that many tiles of 16 weight rows
-  int quads = 0;      // of kSkinnyQuads
-  LaunchSize launch;
+  int row_tiles = 0;    // 2 or 4: a warp multiplies that many tiles of 16 weight rows
+  int token_tiles = 0;  // of kSkinnyTokenTiles
+  int quads = 0;        // of kSkinnyQuads
+  LaunchSize launch;    // row j of the grid: the j-th group of tokens
 };
 
 // ---- Many rows: GEMM ---------------------------------------------------------------------------
@@ -194,7 +198,7 @@ struct WgmmaCut {
 };
 inline constexpr WgmmaCut kWgmmaTiles[] = {
     {1, 32, 8, 4, 3, 250, 110, 3500},  {1, 64, 4, 4, 3, 270, 140, 3400},
-    {2, 64, 4, 4, 2, 325, 275, 3200},  {2, 96, 4, 2, 2, 320, 330, 6000},
+    {2, 64, 4, 4, 2, 325, 260, 3200},  {2, 96, 4, 2, 2, 320, 330, 6000},
     {2, 128, 4, 2, 2, 400, 420, 4000}, {3, 128, 8, 2, 1, 500, 660, 6000}};
 inline constexpr int kNumWgmmaTiles = static_cast<int>(std::size(kWgmmaTiles));
 
@@ -212,6 +216,10 @@ LinearPlan pick_linear(const LinearSize& size, const DeviceTraits& device);
 
 // The choice among the kernels for several rows, which take one row as well.
 LinearPlan pick_linear_rows(const LinearSize& size, const DeviceTraits& device);
+
+// By clusters that take 8 token_tiles tokens; none where the device or the sizes are not for it.
+std::optional<SkinnyPlan> skinny_plan(int token_tiles, const LinearSize& size,
+                                      const DeviceTraits& device);
 
 // With a tile of kWgmmaTiles, for devices with wgmma.
 WgmmaGemmPlan wgmma_gemm_plan(int tile, const LinearSize& size, const DeviceTraits& device);
