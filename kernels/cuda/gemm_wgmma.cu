@@ -2,10 +2,9 @@
 // as gemm.cu, with the products of whole warpgroups (device/wgmma.cuh).
 //
 // A block makes a tile of weight rows x tokens. The tokens' codes come into a ring of stages in
-// shared memory, for all its warpgroups. Each warpgroup multiplies them with 64 weight rows
-// of its own. Weights take a sixteenth of the space of codes, so a lane loads its own from the
-// cache into registers and unpacks them there: the two bits of a weight become the top of a byte,
-// as in ternary_tile.cuh.
+// shared memory, for all its warpgroups. Each warpgroup multiplies them with 64 weight rows of its
+// own. A warp brings the weights of its 16 rows by itself, in two bits as they are, and unpacks
+// them in registers: the two bits of a weight become the top of a byte, as in ternary_tile.cuh.
 //
 // Rows g and g + 8 of a warp's sixteen are the two rows of a pair. Lane 4 g + t has the sums of
 // both for tokens 8 j + 2 t and 8 j + 2 t + 1, so it stores them without an exchange.
@@ -14,6 +13,7 @@
 #include "kernels/cuda/device/bulk.cuh"
 #include "kernels/cuda/device/copy.cuh"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/ternary_tile.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/linear_kernels.cuh"
 
@@ -21,8 +21,6 @@ namespace edgellm::cuda {
 namespace {
 
 constexpr int kGroupThreads = 128;
-// As in ternary_tile.cuh.
-constexpr int kWeightShift = 6;
 
 template <size_t I>
 struct Tiling {
@@ -253,8 +251,8 @@ __device__ __forceinline__ void scale_sums(const Op& op, int group_pair, int pai
         const int token = 2 * i + 2 * t + b;
         const float2 by = factor_of(token);
         const int sum = scales[token].sum;
-        const int low = (sums[i + b] >> kWeightShift) - sum;
-        const int high = (sums[i + 2 + b] >> kWeightShift) - sum;
+        const int low = unscaled(sums[i + b]) - sum;
+        const int high = unscaled(sums[i + 2 + b]) - sum;
         sums[i + b] = __float_as_int(static_cast<float>(low) * by.x);
         sums[i + 2 + b] = __float_as_int(static_cast<float>(high) * by.y);
       }
@@ -263,7 +261,7 @@ __device__ __forceinline__ void scale_sums(const Op& op, int group_pair, int pai
   if (share) {
     const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
     for (int i = thread; i < T::kTokens; i += kGroupThreads) factors[i] = factor(scales[i]);
-    barrier_sync(barrier, kGroupThreads);
+    barrier_sync(barrier, kGroupThreads);  // the factors are there
     scale_all([&](int token) { return factors[token]; });
   } else {
     scale_all([&](int token) { return factor(scales[token]); });

@@ -22,14 +22,13 @@ struct QuantisedRows {
   size_t row_bytes;
   int tokens;  // CodeOrder::kBlocks; else 0
 
-  // Of four columns from `column` on, a multiple of four.
+  // The byte of four columns from `column` on, a multiple of four.
   //
-  // Blocks: [block of 128 columns][token][128 bytes], so that a tile of tokens is one piece of
-  // memory. The 4-byte words of a row are transposed: word 8 t + q is at 4 q + t. So 32 bytes from
-  // a multiple of 32 on have, of the 32 columns from each 32 t on, eight that follow one another:
-  // those that lane t of four has in one 16-bit half of a word of weights. wgmma takes such bytes
-  // together. The 16-byte pieces are swizzled with the token, as wgmma wants it for rows of 128
-  // bytes.
+  // In blocks: [block of 128 columns][token][128 bytes], so that a tile of tokens is one piece of
+  // memory. The 32 words of a row are transposed: word 8 t + q of the columns is word 4 q + t. Lane
+  // t of four has columns 32 t .. 32 t + 31 of the weights, and wgmma takes the lanes' columns in
+  // turns, four of each. The pieces of 16 bytes are swizzled with the token, as wgmma wants it for
+  // rows of 128 bytes.
   __device__ size_t place(int token, int column) const {
     if (tokens == 0) return static_cast<size_t>(token) * row_bytes + static_cast<size_t>(column);
     const int word = column % kBlockColumns / 4;

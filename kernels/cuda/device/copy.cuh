@@ -35,19 +35,6 @@ __device__ inline void copy_async_or_zero(void* shared, const void* global, bool
 #endif
 }
 
-// The same of 8 bytes.
-__device__ inline void copy_8_async_or_zero(void* shared, const void* global, bool valid) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  const int bytes = valid ? 8 : 0;
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(address), "l"(global),
-               "r"(bytes)
-               : "memory");
-#else
-  *static_cast<uint2*>(shared) = valid ? *static_cast<const uint2*>(global) : make_uint2(0, 0);
-#endif
-}
-
 // Closes a group of copies of this thread.
 __device__ inline void end_of_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

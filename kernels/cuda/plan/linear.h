@@ -171,8 +171,7 @@ struct GemmPlan {
   LaunchSize launch;
 };
 
-// ---- Many rows on GPUs with wgmma: GEMM of warpgroups
-// --------------------------------------------
+// ---- Many rows on GPUs with wgmma: GEMM of warpgroups -------------------------------------------
 
 inline constexpr int kBlockColumns = 128;  // of a stage
 inline constexpr int kWeightChunk = 4;     // blocks of columns whose weights come together
