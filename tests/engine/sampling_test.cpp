@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <limits>
-#include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "tests/support/choose_id.h"
@@ -195,6 +196,57 @@ TEST_CASE("ids come as often as the softmax says") {
       // 7 degrees of freedom: beyond 24.3 in one of a thousand experiments, and these are fixed.
       CHECK(chi_square(counts, probabilities) < 24.3);
     }
+  }
+}
+
+TEST_CASE("ids come as often as transformers' logits processors say, and no others") {
+  std::ifstream file(EDGELLM_SOURCE_DIR "/tests/data/sampling/goldens.json");
+  const nlohmann::json goldens = nlohmann::json::parse(file);
+  REQUIRE(goldens["cases"].size() == 60);
+  uint64_t seed = 0;
+  for (const nlohmann::json& golden : goldens["cases"]) {
+    const auto logits = golden["logits"].get<std::vector<float>>();
+    const auto probabilities = golden["probabilities"].get<std::vector<double>>();
+    const nlohmann::json& given = golden["options"];
+    SamplingOptions options;
+    options.temperature = given["temperature"];
+    options.top_k = given["top_k"];
+    options.top_p = given["top_p"];
+    options.min_p = given["min_p"];
+    options.repeat_penalty = given["repeat_penalty"];
+    options.seed = ++seed;
+    HadIds had;
+    had.prompt = golden["prompt"].get<std::vector<int32_t>>();
+
+    constexpr int kDraws = 4000;
+    std::vector<int> counts(logits.size());
+    for (uint64_t position = 1; position <= kDraws; ++position) {
+      ++counts[static_cast<size_t>(choose_id(logits, had, options, position))];
+    }
+    // Ids that are drawn too rarely for the test count together.
+    std::vector<int> often = {0};
+    std::vector<double> expected = {0};
+    for (size_t id = 0; id < logits.size(); ++id) {
+      INFO("case " << seed << ", id " << id << ", probability " << probabilities[id]);
+      if (probabilities[id] == 0) REQUIRE(counts[id] == 0);
+      if (probabilities[id] * kDraws < 5) {
+        often[0] += counts[id];
+        expected[0] += probabilities[id];
+      } else {
+        REQUIRE(counts[id] > 0);
+        often.push_back(counts[id]);
+        expected.push_back(probabilities[id]);
+      }
+    }
+    INFO("case " << seed << ", " << golden["options"].dump());
+    CHECK(often[0] <= 5 + 3 * expected[0] * kDraws);
+    often.erase(often.begin());
+    expected.erase(expected.begin());
+    const double left = std::accumulate(expected.begin(), expected.end(), 0.0);
+    for (double& p : expected) p /= left;
+    // Beyond this in less than one of a thousand experiments, and these are fixed.
+    const auto degrees = static_cast<double>(expected.size() - 1);
+    CHECK(chi_square(often, expected) < degrees + 3.5 * std::sqrt(2 * degrees) + 7);
   }
 }
 
