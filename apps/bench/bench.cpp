@@ -64,9 +64,10 @@ std::vector<TestSpec> tests_of(const BenchFlags& flags, const std::string& name,
       }
     }
   }
+  const std::vector<int> batches = flags.batches.empty() ? std::vector{1} : flags.batches;
   for (const int depth : depths) {
     for (const int tokens : generated) {
-      for (const int batch : flags.batches) {
+      for (const int batch : batches) {
         if (tokens > 0) tests.push_back({TestSpec::Kind::kDecode, tokens, depth, batch});
       }
     }
@@ -301,9 +302,11 @@ void add_bench(Program& program) {
           0, kMostTokens)
       .value("N");
   command
-      .number_list("-b,--batch", flags->batches, "Sequences that are decoded together [1]", 1, 1024)
-      .value("N")
-      .excludes(ops);
+      .number_list("-b,--batch", flags->batches,
+                   "Sequences that are decoded together [1]; with --ops: rows of a decode step, in "
+                   "place of --rows or beside them",
+                   1, 1024)
+      .value("N");
   command
       .option("-r,--repetitions", flags->repeats,
               "Runs of each test that count, after a warm-up [5; 20 with --ops]")

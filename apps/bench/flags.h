@@ -18,7 +18,7 @@ struct BenchFlags {
   std::vector<int> prompts;    // empty: the default, as far as the context allows
   std::vector<int> generated;  // as above
   std::vector<int> depths;     // as above
-  std::vector<int> batches = {1};
+  std::vector<int> batches;    // empty: 1; of --ops: none
   std::vector<std::string> devices = {"auto"};
   std::vector<std::string> kv_types = {"i16"};
   std::vector<int> threads = {0};

@@ -27,9 +27,9 @@ constexpr int kDefaultOpDepths[] = {128, 2048};
 // Positions that the passes need.
 int positions_of(const bench::OpOptions& options) {
   int most = 0;
-  for (const int rows : options.rows) {
-    for (const int depth : options.depths) {
-      most = std::max(most, bench::PassShape{rows, depth}.positions());
+  for (const int depth : options.depths) {
+    for (const bench::PassShape& pass : options.passes(depth)) {
+      most = std::max(most, pass.positions());
     }
   }
   return most;
@@ -38,7 +38,10 @@ int positions_of(const bench::OpOptions& options) {
 bench::OpOptions options_of(const BenchFlags& flags) {
   bench::OpOptions options;
   options.rows = flags.rows;
-  if (options.rows.empty()) options.rows.assign(std::begin(kDefaultRows), std::end(kDefaultRows));
+  options.sequences = flags.batches;
+  if (options.rows.empty() && options.sequences.empty()) {
+    options.rows.assign(std::begin(kDefaultRows), std::end(kDefaultRows));
+  }
   options.depths = flags.depths;
   if (options.depths.empty()) {
     options.depths.assign(std::begin(kDefaultOpDepths), std::end(kDefaultOpDepths));
@@ -53,8 +56,8 @@ bench::OpOptions options_of(const BenchFlags& flags) {
 void fit_to(bench::OpOptions& options, const BenchFlags& flags, const Subject& subject) {
   const int max_context = subject.model->config().max_context;
   const auto fits = [&](int depth) {
-    return std::all_of(options.rows.begin(), options.rows.end(), [&](int rows) {
-      return bench::PassShape{rows, depth}.positions() <= max_context;
+    return std::ranges::all_of(options.passes(depth), [&](const bench::PassShape& pass) {
+      return pass.positions() <= max_context;
     });
   };
   if (flags.depths.empty()) std::erase_if(options.depths, [&](int depth) { return !fits(depth); });

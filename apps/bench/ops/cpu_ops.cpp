@@ -75,7 +75,7 @@ class CpuDevice final : public OpDevice {
     }
     return operands;
   }
-  HeadOperands prepare_head() override {
+  HeadOperands prepare_head(int) override {
     HeadOperands operands{weights_.final_norm.data(), view(weights_.head), {}};
     if (config_.dim > kMaxCertifiedCols) return operands;
     const auto vocab = static_cast<size_t>(config_.vocab);

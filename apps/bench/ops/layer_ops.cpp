@@ -13,10 +13,9 @@ namespace {
 PassLimits limits_of(const OpOptions& options) {
   PassLimits limits;
   int positions = 0;
-  for (const int rows : options.rows) {
-    limits.rows = std::max(limits.rows, rows);
-    for (const int depth : options.depths) {
-      const PassShape pass{rows, depth};
+  for (const int depth : options.depths) {
+    for (const PassShape& pass : options.passes(depth)) {
+      limits.rows = std::max(limits.rows, pass.rows);
       positions = std::max(positions, pass.positions());
       limits.sequences = std::max(limits.sequences, pass.sequences());
     }
@@ -192,7 +191,8 @@ AttentionArgs LayerOps::attention_args(int layer) const {
   args.layer = layer;
   args.fault = fault_;
   args.decode_rows = pass_.is_decode() ? pass_.rows : 0;
-  args.decode_reach = decode_reach(pass_.depth + 1);
+  // As the engine plans: many rows fill a GPU, however long their contexts are.
+  args.decode_reach = pass_.rows <= kMaxInlineRows ? decode_reach(pass_.depth + 1) : 0;
   return args;
 }
 

@@ -26,9 +26,9 @@ class LayerBenchmark {
         ops_(config, options, device) {}
 
   void run(const OpSink& sink) {
-    for (const int rows : options_.rows) {
+    for (PassShape pass : options_.passes(0)) {
       for (size_t d = 0; d < options_.depths.size(); ++d) {
-        const PassShape pass{rows, options_.depths[d]};
+        pass.depth = options_.depths[d];
         ops_.set_pass(pass);
         for (const LayerOp op : kLayerOps) {
           // The depth changes nothing for the products except the angles of RoPE.
@@ -86,27 +86,28 @@ class LayerBenchmark {
 
 class HeadBenchmark {
  public:
-  HeadBenchmark(const ModelConfig& config, OpDevice& device, uint64_t cache_bytes)
+  // For up to `max_rows` rows.
+  HeadBenchmark(const ModelConfig& config, int max_rows, OpDevice& device, uint64_t cache_bytes)
       : config_(config),
         device_(device),
         cache_bytes_(cache_bytes),
-        operands_(device.prepare_head()) {
-    constexpr size_t kRows = kMaxDecodeRows;
+        operands_(device.prepare_head(max_rows)) {
+    const auto n_rows = static_cast<size_t>(max_rows);
     const auto dim = static_cast<size_t>(config.dim);
     const auto vocab = static_cast<size_t>(config.vocab);
-    std::vector<int32_t> row_list(kRows);
+    std::vector<int32_t> row_list(n_rows);
     std::iota(row_list.begin(), row_list.end(), 0);
-    args_.x = device.random_floats(kRows * dim);
+    args_.x = device.random_floats(n_rows * dim);
     args_.row_list = copy_of(row_list);
     args_.gain = operands_.gain;
     args_.eps = config.norm_eps;
     args_.w = operands_.w;
-    args_.normed = allocate<float>(kRows * dim);
-    args_.logits = allocate<float>(kRows * vocab);
-    args_.argmax = allocate<int32_t>(kRows);
+    args_.normed = allocate<float>(n_rows * dim);
+    args_.logits = allocate<float>(n_rows * vocab);
+    args_.argmax = allocate<int32_t>(n_rows);
     args_.layers = config.layers;
     args_.fault = copy_of(std::vector<int32_t>{0});
-    rescored_ = allocate<int32_t>(kRows);
+    rescored_ = allocate<int32_t>(n_rows);
   }
 
   void run(int rows, const OpSink& sink) {
@@ -181,12 +182,15 @@ void time_ops(const ModelConfig& config, const OpOptions& options, const MakeOpD
     const std::unique_ptr<OpDevice> device = make_device();
     LayerBenchmark(config, options, *device, cache_bytes).run(sink);
   }
-  const std::unique_ptr<OpDevice> device = make_device();
-  HeadBenchmark head(config, *device, cache_bytes);
-  for (const int rows : options.rows) {
-    // The engine computes logits of at most that many rows at a time.
-    if (rows <= kMaxDecodeRows) head.run(rows, sink);
+  std::vector<int> head_rows;
+  for (const PassShape& pass : options.passes(0)) {
+    // The engine makes logits of at most that many rows at a time.
+    if (pass.is_decode() && pass.rows <= 256) head_rows.push_back(pass.rows);
   }
+  if (head_rows.empty()) return;
+  const std::unique_ptr<OpDevice> device = make_device();
+  HeadBenchmark head(config, *std::ranges::max_element(head_rows), *device, cache_bytes);
+  for (const int rows : head_rows) head.run(rows, sink);
 }
 
 }  // namespace edgellm::bench

@@ -38,16 +38,17 @@ struct OpBytes {
   }
 };
 
-// Passes of up to this many rows are decode steps: each row is a sequence of its own, at the same
-// depth. More rows are a part of one prompt (cuda::kMaxInlineRows).
-inline constexpr int kMaxDecodeRows = 8;
+// Passes of up to this many rows are decode steps in any case (cuda::kMaxInlineRows).
+inline constexpr int kMaxInlineRows = 8;
 
-// `rows` rows. The first one stands at position `depth`; in decode each does.
+// `rows` rows. In a decode step each is a sequence of its own, at position `depth`; else they are a
+// part of one prompt, and the first one stands there.
 struct PassShape {
   int rows = 1;
   int depth = 0;
+  bool decodes = false;  // also with more than kMaxInlineRows rows
 
-  bool is_decode() const { return rows <= kMaxDecodeRows; }
+  bool is_decode() const { return decodes || rows <= kMaxInlineRows; }
   int sequences() const { return is_decode() ? rows : 1; }
   // Positions that a sequence holds after the pass.
   int positions() const { return is_decode() ? depth + 1 : depth + rows; }

@@ -67,7 +67,7 @@ class OpDevice {
   // Each makes the weights, and allocates what the ops below need between their steps. To be called
   // once, before the ops.
   virtual StackOperands prepare_layers(const PassLimits& limits) = 0;
-  virtual HeadOperands prepare_head() = 0;
+  virtual HeadOperands prepare_head(int max_rows) = 0;
 
   virtual void qkv(const QkvArgs& args) = 0;
   virtual void attention(const AttentionArgs& args) = 0;

@@ -19,6 +19,13 @@ nlohmann::ordered_json to_json(const Measured<OpTime>& time, double read_gb_s) {
 
 }  // namespace
 
+std::vector<PassShape> OpOptions::passes(int depth) const {
+  std::vector<PassShape> all;
+  for (const int n : rows) all.push_back({n, depth, false});
+  for (const int n : sequences) all.push_back({n, depth, true});
+  return all;
+}
+
 bool stays_in_cache(const OpBytes& bytes, int executions, uint64_t cache_bytes) {
   return (bytes.weights + bytes.kv) * static_cast<uint64_t>(executions) < cache_bytes;
 }

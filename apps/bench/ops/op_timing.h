@@ -16,10 +16,14 @@
 namespace edgellm::bench {
 
 struct OpOptions {
-  std::vector<int> rows;       // of a pass (PassShape)
+  std::vector<int> rows;       // of a pass
+  std::vector<int> sequences;  // of a decode step
   std::vector<int> depths;     // positions in the cache before the pass
   int repeats = 0;             // runs after the warm-up; their median is reported
   std::function<void()> poll;  // called before each run, may throw
+
+  // The passes of `rows` and `sequences`, at this depth.
+  std::vector<PassShape> passes(int depth) const;
 };
 
 struct OpTime {

@@ -69,15 +69,15 @@ class GpuDevice final : public OpDevice {
     for (int l = 0; l < config_.layers; ++l) operands.layers.push_back(random_layer());
     return operands;
   }
-  HeadOperands prepare_head() override {
-    constexpr size_t kRows = kMaxDecodeRows;
+  HeadOperands prepare_head(int max_rows) override {
+    const size_t rows = to_size(max_rows);
     const size_t vocab = to_size(config_.vocab);
-    workspace_.best = zeros<unsigned long long>(kRows);
+    workspace_.best = zeros<unsigned long long>(rows);
     workspace_.head_done = zeros<int32_t>(1);
-    workspace_.steps = allocate_array<int16_t>(kRows * CertifiedHead::pitch_of(config_.dim));
-    workspace_.hidden = allocate_array<HiddenBound>(kRows);
-    workspace_.lower = zeros<uint32_t>(kRows);
-    workspace_.rescored = zeros<int32_t>(kRows);
+    workspace_.steps = allocate_array<int16_t>(rows * CertifiedHead::pitch_of(config_.dim));
+    workspace_.hidden = allocate_array<HiddenBound>(rows);
+    workspace_.lower = zeros<uint32_t>(rows);
+    workspace_.rescored = zeros<int32_t>(rows);
 
     auto* const weights = allocate_array<uint16_t>(vocab * to_size(config_.dim));
     fill_bf16(weights, vocab * to_size(config_.dim), 0.05f, ++seed_, stream_);
@@ -168,7 +168,7 @@ class GpuDevice final : public OpDevice {
 
   void allocate_workspace(const PassLimits& limits) {
     const size_t rows = to_size(limits.rows);
-    const size_t decode_heads = to_size(cuda::kMaxInlineRows) * to_size(config_.heads);
+    const size_t decode_heads = to_size(limits.sequences) * to_size(config_.heads);
     workspace_.max_chunks = cuda::divide_up(limits.context, kIntegerChunk);
     workspace_.codes = allocate_array<int8_t>(
         rows * std::max(cuda::quantised_row_bytes(widest()),
@@ -179,6 +179,7 @@ class GpuDevice final : public OpDevice {
     workspace_.attention = allocate_array<float>(decode_heads * to_size(workspace_.max_chunks) *
                                                  to_size(cuda::attention_state(config_.head_dim)));
     workspace_.attention_done = zeros<int32_t>(decode_heads);
+    workspace_.attention_rows = limits.sequences;
   }
 
   void allocate_unfused(const PassLimits& limits) {
@@ -205,7 +206,7 @@ class GpuDevice final : public OpDevice {
 
 void time_gpu_ops(const ModelConfig& config, const OpOptions& options, int gpu,
                   uint64_t cache_bytes, const OpSink& sink) {
-  static_assert(kMaxDecodeRows == cuda::kMaxInlineRows);
+  static_assert(kMaxInlineRows == cuda::kMaxInlineRows);
   if (config.dim % 4 != 0 || config.q_dim() % 4 != 0 || config.ffn % 4 != 0) {
     throw Error(ExitCode::kUnsupported,
                 "on a GPU the unfused chain needs hidden, query and ffn sizes that are multiples "
