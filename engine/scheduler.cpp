@@ -258,7 +258,7 @@ void Scheduler::gather(const std::vector<Sequence*>& among) {
   const int decoding = static_cast<int>(ids_.size());
   int n_free = backend_.info().max_rows - decoding;
   if (decoding > 0 && options_.max_batch_tokens > 0) {
-    const int wanted = std::max(options_.max_batch_tokens - decoding, kKvBlockPositions);
+    const int wanted = std::max(options_.max_batch_tokens - decoding, kMinPromptRows);
     n_free = std::min(n_free, wanted);
   }
   for (Sequence* sequence : among) {

@@ -62,9 +62,12 @@ struct SequenceRequest {
   std::function<void(SequenceResult&&)> on_end;  // once for every request; may be empty
 };
 
+// Rows that prompts get of a pass even where max_batch_tokens leaves none.
+inline constexpr int kMinPromptRows = 16;
+
 struct SchedulerOptions {
   // The most rows of a pass that also decodes: they bound the inter-token latency of the decoding
-  // sequences. Prompts get a block's worth of rows at least. 0: as many as the backend takes.
+  // sequences. Prompts get kMinPromptRows at least. 0: as many as the backend takes.
   int max_batch_tokens = 0;
   // The time after which step() returns from a run of passes. 0: step() runs one pass.
   int64_t run_ns = 20'000'000;

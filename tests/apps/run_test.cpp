@@ -184,13 +184,16 @@ TEST_CASE("greedy is the default, and temperature 0 the same") {
                                               {"top_p", 1},
                                               {"min_p", 0},
                                               {"repeat_penalty", 1},
+                                              {"frequency_penalty", 0},
+                                              {"presence_penalty", 0},
                                               {"seed", 0}}));
   const auto zero = run_json({kPrompt, "-n", "30", "--temp", "0", "--top-k", "40", "--seed", "5"});
   CHECK(zero["output_hash"] == greedy["output_hash"]);
   CHECK(run_json({kPrompt, "-n", "30", "--temp", "1", "--top-k", "1"})["output_hash"] ==
         greedy["output_hash"]);
-  CHECK(run_json({kPrompt, "-n", "30", "--repeat-penalty", "1.5"})["output_hash"] !=
-        greedy["output_hash"]);
+  for (const char* penalty : {"--repeat-penalty", "--frequency-penalty", "--presence-penalty"}) {
+    CHECK(run_json({kPrompt, "-n", "30", penalty, "3"})["output_hash"] != greedy["output_hash"]);
+  }
 }
 
 TEST_CASE("run --sample takes the model's own defaults, and flags replace single ones") {
@@ -204,6 +207,8 @@ TEST_CASE("run --sample takes the model's own defaults, and flags replace single
                                                {"top_p", 0.9},
                                                {"min_p", 0},
                                                {"repeat_penalty", 1.1},
+                                               {"frequency_penalty", 0},
+                                               {"presence_penalty", 0},
                                                {"seed", 0}}));
   CHECK(sampled["output_hash"] == run_json(by_hand)["output_hash"]);
   const auto changed =
@@ -257,7 +262,10 @@ TEST_CASE("run --logprobs adds each token's own and the N largest") {
     CHECK(top[0]["text"].is_string());
   }
   CHECK(run_json({kPrompt, "-n", "2", "--logprobs", "0"})["logprobs"][1]["top"].empty());
-  CHECK(run_json({kPrompt, "-n", "1", "--logprobs", "4096"})["logprobs"][0]["top"].size() == 4096);
+  CHECK(run_json({kPrompt, "-n", "1", "--logprobs", "1024"})["logprobs"][0]["top"].size() == 1024);
+  const Result refused = run({"run", demo_model(), kPrompt, "--json", "--logprobs", "1025"});
+  CHECK(refused.exit_code == 2);
+  CHECK(refused.err == "edgellm: --logprobs is 1025; use a number from 0 to 1024\n");
 }
 
 TEST_CASE("run --print-prompt puts the prompt before the answer") {

@@ -198,7 +198,7 @@ TEST_CASE("requests get the ids of generate(), beside any others and with any me
   struct Case {
     int sequences, kv_blocks, max_rows, max_batch_tokens;
   };
-  const Case cases[] = {{1, 4, 256, 0},   {7, 28, 100, 0}, {64, 256, 128, 0}, {64, 256, 130, 1},
+  const Case cases[] = {{1, 4, 256, 0},   {7, 28, 100, 0}, {64, 256, 128, 0}, {64, 256, 80, 1},
                         {64, 5, 170, 90}, {7, 11, 7, 0},   {3, 4, 33, 0},     {64, 100, 300, 0}};
   for (const Case& c : cases) {
     INFO(c.sequences << " sequences, " << c.kv_blocks << " blocks, " << c.max_rows << " rows, "
@@ -525,8 +525,8 @@ TEST_CASE("an interruption ends everything with the ids so far, and work can go 
 TEST_CASE("while prompts are computed, sequences that decode get an id from every pass") {
   Fixture f;
   const int vocab = f.model.config().vocab;
-  const auto backend = f.backend(8, 40, 128);
-  Scheduler scheduler(*backend, {.max_batch_tokens = 70});
+  const auto backend = f.backend(8, 40, 64);
+  Scheduler scheduler(*backend, {.max_batch_tokens = 17});
   SequenceRequest talker;
   talker.prompt_ids = {1, 2, 3};
   talker.max_tokens = 60;
