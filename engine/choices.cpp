@@ -1,6 +1,7 @@
 #include "engine/choices.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/error.h"
 #include "kernels/choice.h"
@@ -21,27 +22,35 @@ void Choices::set(int sequence, const Choice& choice) {
           "a banned id is outside the vocabulary");
   require(std::ranges::all_of(choice.prompt, in_vocabulary),
           "an id of the prompt is outside the vocabulary");
-  require(std::ranges::all_of(choice.sampling.logit_bias, in_vocabulary, &LogitBias::id),
+  const std::vector<LogitBias>& biases = choice.sampling.logit_bias;
+  require(std::ranges::all_of(biases, in_vocabulary, &LogitBias::id),
           "an id of a bias is outside the vocabulary");
+  require(std::ranges::adjacent_find(biases, std::ranges::greater_equal{}, &LogitBias::id) ==
+              biases.end(),
+          "the ids of biases are not in ascending order");
   Entry& entry = entries_[static_cast<size_t>(sequence)];
   entry.is_argmax = choice.sampling.is_argmax();
   entry.banned.assign(choice.banned.begin(), choice.banned.end());
   entry.biases = choice.sampling.logit_bias;
-  rules_[static_cast<size_t>(sequence)] = choice_rule(choice.sampling, !choice.banned.empty());
+  ChoiceRule& rule = rules_[static_cast<size_t>(sequence)];
+  rule = choice_rule(choice.sampling, !choice.banned.empty());
+  entry.lacks_marks = rule.marks != 0;
 }
 
 std::span<const LogitBias> Choices::biases(int sequence) const {
   return entries_[static_cast<size_t>(sequence)].biases;
 }
 
-void Choices::first_marks(int sequence, const Choice& choice, std::span<uint16_t> marks) const {
+void Choices::make_marks(int32_t sequence, std::span<const int32_t> prompt,
+                         std::span<uint16_t> marks) {
   std::ranges::fill(marks, uint16_t{0});
   const auto mark = [&](int32_t id, uint32_t as) {
     marks[static_cast<size_t>(id)] |= static_cast<uint16_t>(as);
   };
-  for (const int32_t id : choice.prompt) mark(id, kMarkPrompt);
-  for (const int32_t id : choice.banned) mark(id, kMarkBanned);
+  for (const int32_t id : prompt) mark(id, kMarkPrompt);
+  for (const int32_t id : banned(sequence)) mark(id, kMarkBanned);
   for (const LogitBias& bias : biases(sequence)) mark(bias.id, kMarkBiased);
+  entries_[static_cast<size_t>(sequence)].lacks_marks = false;
 }
 
 std::optional<std::span<const int32_t>> Choices::argmax_bans(

@@ -21,8 +21,17 @@ class Choices {
 
   const std::vector<ChoiceRule>& rules() const { return rules_; }  // [sequences + 1]
   std::span<const LogitBias> biases(int sequence) const;
-  // The marks (kernels/choice.h) with which a sequence begins, as `choice` said; marks [vocab].
-  void first_marks(int sequence, const Choice& choice, std::span<uint16_t> marks) const;
+  // Whether the marks of a sequence are still to be made. Those of one that takes the arg-max are
+  // its bans alone, and read only in passes that go by rules: they can wait for one.
+  bool lacks_marks(int32_t sequence) const {
+    return entries_[static_cast<size_t>(sequence)].lacks_marks;
+  }
+  bool is_argmax(int32_t sequence) const {
+    return entries_[static_cast<size_t>(sequence)].is_argmax;
+  }
+  // Makes the marks (kernels/choice.h) with which a sequence begins; marks [vocab]. `prompt`: as
+  // the choice says.
+  void make_marks(int32_t sequence, std::span<const int32_t> prompt, std::span<uint16_t> marks);
 
   // Where each of these sequences takes the arg-max of its logits, the ids that it bans, which are
   // the same for all; else nothing.
@@ -31,6 +40,7 @@ class Choices {
  private:
   struct Entry {
     bool is_argmax = true;
+    bool lacks_marks = false;
     std::vector<int32_t> banned;
     std::vector<LogitBias> biases;
   };

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kTwoTo64 = 18446744073709551616.0;
 
-// Keeps a logit finite whatever the options are: the inverse of a temperature next to 0.
+// The nearest float, finite also for the inverse of a temperature next to 0.
 float finite_float(double value) {
   return static_cast<float>(
       std::min(value, static_cast<double>(std::numeric_limits<float>::max())));

@@ -1,6 +1,7 @@
 #include "apps/batch/request.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "apps/common/near_matches.h"
@@ -203,7 +204,9 @@ std::vector<LogitBias> read_logit_bias(const Fields& body,
       body.fail(body.name("logit_bias") + " has " + value_text(Json(key)) +
                 " for a token id, expected \"15043\" for example");
     }
-    biases[std::stoi(key)] = static_cast<float>(entries.number(key));
+    // Beyond the range of floats as far beyond what sampling_problem() allows.
+    constexpr double kMost = std::numeric_limits<float>::max();
+    biases[std::stoi(key)] = static_cast<float>(std::clamp(entries.number(key), -kMost, kMost));
   }
   std::vector<LogitBias> list;
   for (const auto& [id, bias] : biases) list.push_back({id, bias});

@@ -243,8 +243,13 @@ int bench_command(const BenchFlags& flags) {
                                       join(synth_shape_names(), ", ") +
                                       "); see edgellm bench --help");
   }
-  if (flags.ops) return bench_ops(flags);
   check_sampling(flags.sampling);
+  if (flags.ops) {
+    if (flags.sampling.temperature || flags.sampling.model_defaults) {
+      throw Error(ExitCode::kUsage, "--ops times no sampling; leave --temp and --sample out");
+    }
+    return bench_ops(flags);
+  }
   if (!flags.html.empty()) require_writable(flags.html);
   return Bench(flags).run();
 }

@@ -162,6 +162,7 @@ void Sequence::run(const Outputs& outputs) {
   }
   // The last id runs again where another result of it is wanted: it finds what it has written.
   n_cached_ = std::min(n_cached_, ids_.size() - 1);
+  // The whole sequence counts as the prompt. Penalties that count the answer would need its ids.
   model_->run(slot_, ids_, n_cached_, {.sampling = sampling_, .banned = banned(), .prompt = ids_},
               outputs);
 }

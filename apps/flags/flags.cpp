@@ -113,7 +113,7 @@ void add_sampling_options(Command& command, SamplingChoice& choice) {
              "Lower the logits of tokens that the answer has by P; 0: off [0]", "P");
   add_number(command, "--seed", choice.seed,
              "The same seed gives the same text on every device [run, chat: another each time; "
-             "batch: 0]",
+             "batch, bench: 0]",
              "S");
 }
 

@@ -229,7 +229,7 @@ void add_run(Program& program) {
       .option(
           "--logprobs", flags->logprobs,
           "With --json: log-probabilities of each token and of the N most probable in its place")
-      .range(0, INT32_MAX)
+      .range(0, kMaxTopLogprobs)
       .needs(json)
       .value("N");
   command.flag("--verbose", flags->verbose, "Print timings and memory to standard error");

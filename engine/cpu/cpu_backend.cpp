@@ -92,14 +92,9 @@ class CpuBackend final : public Backend {
 
   void set_choice(int sequence, const Choice& choice) override {
     choices_.set(sequence, choice);
-    if (choices_.rules()[static_cast<size_t>(sequence)].marks == 0) return;
-    const size_t vocab = static_cast<size_t>(config_.vocab);
-    marks_.resize(choices_.rules().size() * vocab);
-    biases_.resize(choices_.rules().size() * static_cast<size_t>(kMaxBiases));
-    choices_.first_marks(sequence, choice,
-                         std::span(marks_).subspan(static_cast<size_t>(sequence) * vocab, vocab));
-    std::ranges::copy(choices_.biases(sequence),
-                      biases_.begin() + static_cast<ptrdiff_t>(sequence) * kMaxBiases);
+    if (choices_.lacks_marks(sequence) && !choices_.is_argmax(sequence)) {
+      make_marks(sequence, choice.prompt);
+    }
   }
 
   void forward(const Batch& batch, const Outputs& outputs) override {
@@ -200,6 +195,9 @@ class CpuBackend final : public Backend {
     const size_t ids_only = ids_only_rows(outputs, config_);
     const std::vector<int32_t> sequences = choosing_sequences(batch, outputs);
     const auto bans = choices_.argmax_bans(sequences);
+    for (const int32_t sequence : sequences) {
+      if (!bans && choices_.lacks_marks(sequence)) make_marks(sequence, {});
+    }
     if (bans) {
       head.banned = bans->data();
       head.n_banned = static_cast<int>(bans->size());
@@ -231,6 +229,16 @@ class CpuBackend final : public Backend {
       }
       begin = end;
     }
+  }
+
+  void make_marks(int32_t sequence, std::span<const int32_t> prompt) {
+    const size_t slot = static_cast<size_t>(sequence);
+    const size_t vocab = static_cast<size_t>(config_.vocab);
+    marks_.resize(choices_.rules().size() * vocab);
+    biases_.resize(choices_.rules().size() * static_cast<size_t>(kMaxBiases));
+    choices_.make_marks(sequence, prompt, std::span(marks_).subspan(slot * vocab, vocab));
+    std::ranges::copy(choices_.biases(sequence),
+                      biases_.begin() + static_cast<ptrdiff_t>(sequence) * kMaxBiases);
   }
 
   // Chooses the ids of the head's rows.

@@ -131,20 +131,16 @@ class CudaBackend final : public Backend {
   void set_choice(int sequence, const Choice& choice) override {
     choices_.set(sequence, choice);
     rules_sent_ = false;
-    if (choices_.rules()[static_cast<size_t>(sequence)].marks == 0) return;
+    if (!choices_.lacks_marks(sequence) || choices_.is_argmax(sequence)) return;
     use_gpu();
-    const size_t slot = static_cast<size_t>(sequence);
-    first_marks_.resize(static_cast<size_t>(config_.vocab));
-    choices_.first_marks(sequence, choice, first_marks_);
-    send(device_.marks + slot * first_marks_.size(), std::span<const uint16_t>(first_marks_));
-    send(device_.biases + slot * static_cast<size_t>(kMaxBiases), choices_.biases(sequence));
+    send_marks(sequence, choice.prompt);
   }
 
   void forward(const Batch& batch, const Outputs& outputs) override {
     check_pass(batch, outputs, config_, info(), table_);
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
-    const auto bans = choices_.argmax_bans(choosing_sequences(batch, outputs));
+    const Bans bans = bans_of(choosing_sequences(batch, outputs));
     if (is_decode_step(batch, outputs)) {
       const StepSize size = step_size(batch, bans);
       begin_pass(batch, outputs, bans, size.rows);
@@ -186,7 +182,7 @@ class CudaBackend final : public Backend {
 
     use_gpu();
     const InFlight in_flight(stream_, host_work_);
-    const auto bans = choices_.argmax_bans(first.sequences);
+    const Bans bans = bans_of(first.sequences);
     StepSize size = step_size(first, bans);
     begin_pass(first, outputs, bans, size.rows);
     const size_t positions = longest(first, first.ids.size());
@@ -243,6 +239,25 @@ class CudaBackend final : public Backend {
   size_t max_rows() const { return static_cast<size_t>(options_.max_rows); }
 
   size_t input_count(size_t n_banned) const { return StepInputs::count(max_rows(), n_banned); }
+
+  // Choices::argmax_bans(). Where there are none the pass goes by rules, and marks that could wait
+  // for it are sent.
+  Bans bans_of(std::span<const int32_t> sequences) {
+    const Bans bans = choices_.argmax_bans(sequences);
+    for (const int32_t sequence : sequences) {
+      if (!bans && choices_.lacks_marks(sequence)) send_marks(sequence, {});
+    }
+    return bans;
+  }
+
+  void send_marks(int32_t sequence, std::span<const int32_t> prompt) {
+    const size_t slot = static_cast<size_t>(sequence);
+    first_marks_.resize(static_cast<size_t>(config_.vocab));
+    choices_.make_marks(sequence, prompt, first_marks_);
+    send(device_.marks + slot * first_marks_.size(), std::span<const uint16_t>(first_marks_));
+    send(device_.biases + slot * static_cast<size_t>(kMaxBiases), choices_.biases(sequence));
+    wait();  // the next marks take the place of these
+  }
 
   template <class T>
   void send(T* to, std::span<const T> values) {

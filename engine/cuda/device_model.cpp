@@ -184,10 +184,12 @@ void DeviceModel::allocate_workspace(const ModelConfig& config, const EngineOpti
   k = arena_.allocate<float>(rows * static_cast<size_t>(config.kv_dim()));
   v = arena_.allocate<float>(rows * static_cast<size_t>(config.kv_dim()));
   attention = arena_.allocate<float>(rows * q_dim);
+  const size_t before_choices = arena_.used();
   const size_t choosers = static_cast<size_t>(options.sequences) + 1;
   rules = arena_.allocate<ChoiceRule>(choosers);
   marks = arena_.allocate<uint16_t>(choosers * vocab);
   biases = arena_.allocate<LogitBias>(choosers * static_cast<size_t>(kMaxBiases));
+  const size_t choice_bytes = arena_.used() - before_choices;
   const size_t head_rows = logit_rows(options, config);
   sums = arena_.allocate<LogprobSums>(head_rows);
   top = arena_.allocate<LogprobLogit>(head_rows * static_cast<size_t>(kMaxTopLogprobs));
@@ -214,9 +216,10 @@ void DeviceModel::allocate_workspace(const ModelConfig& config, const EngineOpti
   const size_t state_bytes = heads * static_cast<size_t>(workspace.max_chunks) *
                              static_cast<size_t>(cuda::attention_state(config.head_dim)) *
                              sizeof(float);
-  // The logits of many sequences do not count against kWorkspaceBytes.
+  // The logits, rules and marks of many sequences do not count against kWorkspaceBytes.
   const size_t few_floats = std::max(u_floats, size_t{cuda::kMaxInlineRows} * vocab);
-  const size_t on_top = (std::max(few_floats, head_rows * vocab) - few_floats) * sizeof(float);
+  const size_t on_top =
+      (std::max(few_floats, head_rows * vocab) - few_floats) * sizeof(float) + choice_bytes;
   const size_t used = arena_.used() - plan.weights - plan.certified_head - plan.kv_cache - on_top;
   // A paged cache serves many sequences, whose rows alone can need more than kWorkspaceBytes: there
   // the states get as much again.

@@ -175,10 +175,12 @@ int32_t choose_row(const ChooseArgs& args, int row, const Primitives& isa, const
   const size_t vocab = static_cast<size_t>(args.vocab);
   const int32_t sequence = args.places.sequence[args.row_list[row]];
   const ChoiceRule& rule = args.rules[sequence];
-  const uint16_t* marks = args.marks + static_cast<size_t>(sequence) * vocab;
-  const LogitBias* biases = args.biases + static_cast<ptrdiff_t>(sequence) * kMaxBiases;
+  const bool has_marks = rule.marks != 0;
+  const uint16_t* marks = has_marks ? args.marks + static_cast<size_t>(sequence) * vocab : nullptr;
+  const LogitBias* biases =
+      has_marks ? args.biases + static_cast<ptrdiff_t>(sequence) * kMaxBiases : nullptr;
   const float* logits = args.logits + static_cast<size_t>(row) * vocab;
-  if (rule.marks != 0) {
+  if (has_marks) {
     std::copy_n(logits, vocab, scratch.adjusted);
     for_marked(marks, args.vocab, [&](int id, uint32_t mark) {
       scratch.adjusted[id] = adjusted_logit(logits[id], mark, rule, biases, id);
@@ -191,7 +193,7 @@ int32_t choose_row(const ChooseArgs& args, int row, const Primitives& isa, const
     return static_cast<int32_t>(std::find(logits, logits + vocab, largest) - logits);
   }
   Sampler sampler(isa, rule, logits, args.vocab, largest, scratch);
-  if (rule.marks != 0) {
+  if (has_marks) {
     for_marked(marks, args.vocab, [&](int id, uint32_t mark) {
       if ((mark & kMarkBanned) != 0) sampler.exclude(id);
     });

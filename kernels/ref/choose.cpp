@@ -62,12 +62,14 @@ void choose(const ChooseArgs& args) {
     const int32_t sequence = args.places.sequence[args.row_list[row]];
     const int position = args.places.position[args.row_list[row]] + 1;
     const ChoiceRule& rule = args.rules[sequence];
-    uint16_t* marks = args.marks + static_cast<size_t>(sequence) * vocab;
-    const LogitBias* biases = args.biases + static_cast<ptrdiff_t>(sequence) * kMaxBiases;
+    const bool has_marks = rule.marks != 0;
+    uint16_t* marks = has_marks ? args.marks + static_cast<size_t>(sequence) * vocab : nullptr;
+    const LogitBias* biases =
+        has_marks ? args.biases + static_cast<ptrdiff_t>(sequence) * kMaxBiases : nullptr;
 
     std::vector<Candidate> candidates;
     for (int id = 0; id < args.vocab; ++id) {
-      const uint32_t mark = rule.marks != 0 ? marks[id] : 0;
+      const uint32_t mark = has_marks ? marks[id] : 0;
       const float logit = adjusted_logit(logits[id], mark, rule, biases, id);
       if (logit != -INFINITY) candidates.push_back({id, logit, 0});
     }
@@ -77,7 +79,7 @@ void choose(const ChooseArgs& args) {
       id = rule.samples != 0 ? sample(candidates, rule, position) : candidates[0].id;
     }
     args.ids[row] = id;
-    if (id >= 0 && rule.marks != 0 && *args.fault == 0) {
+    if (id >= 0 && has_marks && *args.fault == 0) {
       marks[id] = static_cast<uint16_t>(counted(marks[id]));
     }
   }

@@ -127,6 +127,17 @@ TEST_CASE("sampled ids are those of edgellm run") {
   ok(edgellm_sequence_set_sampling(sequence.get(), &options));
   CHECK(steps(sequence, 30) == expected["token_ids"].get<std::vector<int32_t>>());
 
+  // The logits change nothing, before the sampling is set or after it.
+  for (const bool logits_first : {true, false}) {
+    ok(edgellm_sequence_truncate(sequence.get(), expected["prompt_ids"].size()));
+    if (logits_first) logits_of(sequence, model);
+    ok(edgellm_sequence_set_sampling(sequence.get(), &options));
+    if (!logits_first) logits_of(sequence, model);
+    int32_t id = -1;
+    ok(edgellm_next_id(sequence.get(), &id));
+    CHECK(id == expected["token_ids"][0].get<int32_t>());
+  }
+
   // Back to greedy.
   ok(edgellm_sequence_truncate(sequence.get(), expected["prompt_ids"].size()));
   ok(edgellm_sequence_set_sampling(sequence.get(), nullptr));

@@ -184,7 +184,7 @@ void time_ops(const ModelConfig& config, const OpOptions& options, const MakeOpD
   }
   std::vector<int> head_rows;
   for (const PassShape& pass : options.passes(0)) {
-    // The engine makes logits of at most that many rows at a time.
+    // The engine makes logits of no more rows at a time.
     if (pass.is_decode() && pass.rows <= 256) head_rows.push_back(pass.rows);
   }
   if (head_rows.empty()) return;
