@@ -60,6 +60,15 @@ int cuda_kv_blocks(const ModelFile& model, const EngineOptions& options, uint64_
       std::min<uint64_t>(blocks == 0 ? 0 : blocks - 1, std::numeric_limits<int32_t>::max() - 1));
 }
 
+int cuda_fitting_rows(const ModelFile& model, const EngineOptions& options, uint64_t free_bytes) {
+  EngineOptions smaller = options;
+  while (smaller.max_rows / 2 >= std::max(kLeastGpuRows, options.sequences) &&
+         plan_cuda_memory(model, smaller).total() > free_bytes) {
+    smaller.max_rows /= 2;
+  }
+  return smaller.max_rows;
+}
+
 std::string cuda_memory_problem(const ModelFile& model, const EngineOptions& options,
                                 uint64_t free_bytes) {
   const MemoryPlan plan = plan_cuda_memory(model, options);

@@ -203,6 +203,11 @@ MemoryPlan plan_cuda_memory(const ModelFile& model, const EngineOptions& options
 // where not even one block fits. `options.kv_blocks` plays no part.
 int cuda_kv_blocks(const ModelFile& model, const EngineOptions& options, uint64_t free_bytes);
 
+// Rows of a pass for a GPU with `free_bytes`: options.max_rows, halved until all fits, but no less
+// than kLeastGpuRows and a row for each sequence, unless options.max_rows is less itself.
+inline constexpr int kLeastGpuRows = 256;
+int cuda_fitting_rows(const ModelFile& model, const EngineOptions& options, uint64_t free_bytes);
+
 // Why the model does not fit into `free_bytes` of a GPU, and the longest context, or the largest
 // pool of a paged cache, with which it would. Empty where it fits.
 std::string cuda_memory_problem(const ModelFile& model, const EngineOptions& options,

@@ -85,8 +85,13 @@ EngineOptions Session::engine_options(int context) const {
 
 EngineOptions Session::fit_device(const std::function<EngineOptions(const Device&)>& options_for) {
   EngineOptions engine = options_for(device_);
-  if (device_.gpu && options_.device == "auto") {
-    const std::string problem = cuda_memory_problem(*model_, engine, gpu_free_bytes(*device_.gpu));
+  if (!device_.gpu) return engine;
+  const uint64_t free_bytes = gpu_free_bytes(*device_.gpu);
+  if (options_.prefill_chunk == 0) {
+    engine.max_rows = cuda_fitting_rows(*model_, engine, free_bytes);
+  }
+  if (options_.device == "auto") {
+    const std::string problem = cuda_memory_problem(*model_, engine, free_bytes);
     if (!problem.empty()) {
       messages_.note("running on the CPU: " + problem);
       device_ = {};

@@ -186,6 +186,28 @@ TEST_CASE("rows of a batch on the GPU are what each would be alone", "[gpu]") {
   }
 }
 
+TEST_CASE("a pass has fewer rows where the GPU has not the memory for more") {
+  const TempDir temp;
+  const ModelFile model = ModelFile::open(changed_model(temp));
+  EngineOptions options;
+  options.max_rows = 2048;
+  const auto bytes_for = [&](int rows) {
+    EngineOptions with_rows = options;
+    with_rows.max_rows = rows;
+    return plan_cuda_memory(model, with_rows).total();
+  };
+  if (bytes_for(2048) == 0) return skip("built without CUDA");
+  CHECK(cuda_fitting_rows(model, options, bytes_for(2048)) == 2048);
+  CHECK(cuda_fitting_rows(model, options, bytes_for(2048) - 1) == 1024);
+  CHECK(cuda_fitting_rows(model, options, bytes_for(512)) == 512);
+  CHECK(cuda_fitting_rows(model, options, 0) == kLeastGpuRows);
+  options.sequences = 700;
+  CHECK(cuda_fitting_rows(model, options, 0) == 1024);
+  options.max_rows = 100;
+  options.sequences = 1;
+  CHECK(cuda_fitting_rows(model, options, 0) == 100);
+}
+
 TEST_CASE("codes that are no ternary value are found on the GPU", "[gpu]") {
   if (no_gpu()) return;
   const TempDir temp;
