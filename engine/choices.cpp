@@ -35,34 +35,39 @@ void Choices::set(int sequence, const Choice& choice) {
   ChoiceRule& rule = rules_[static_cast<size_t>(sequence)];
   rule = choice_rule(choice.sampling, !choice.banned.empty());
   entry.lacks_marks = rule.marks != 0;
+  entry.prompt.clear();
+  if (choice.sampling.has_penalty())
+    entry.prompt.assign(choice.prompt.begin(), choice.prompt.end());
 }
 
-std::span<const LogitBias> Choices::biases(int sequence) const {
-  return entries_[static_cast<size_t>(sequence)].biases;
+Choices::Bans Choices::bans_or_rules(std::span<const int32_t> sequences,
+                                     const std::function<void(int32_t sequence)>& make_marks) {
+  const auto entry = [this](int32_t sequence) -> const Entry& {
+    return entries_[static_cast<size_t>(sequence)];
+  };
+  if (sequences.empty()) return std::span<const int32_t>();
+  const std::vector<int32_t>& banned = entry(sequences[0]).banned;
+  const auto is_alike = [&](int32_t sequence) {
+    return entry(sequence).is_argmax && entry(sequence).banned == banned;
+  };
+  if (std::ranges::all_of(sequences, is_alike)) return banned;
+  for (const int32_t sequence : sequences) {
+    if (entry(sequence).lacks_marks) make_marks(sequence);
+  }
+  return std::nullopt;
 }
 
-void Choices::make_marks(int32_t sequence, std::span<const int32_t> prompt,
-                         std::span<uint16_t> marks) {
+void Choices::make_marks(int32_t sequence, std::span<uint16_t> marks) {
+  Entry& entry = entries_[static_cast<size_t>(sequence)];
   std::ranges::fill(marks, uint16_t{0});
   const auto mark = [&](int32_t id, uint32_t as) {
     marks[static_cast<size_t>(id)] |= static_cast<uint16_t>(as);
   };
-  for (const int32_t id : prompt) mark(id, kMarkPrompt);
-  for (const int32_t id : banned(sequence)) mark(id, kMarkBanned);
-  for (const LogitBias& bias : biases(sequence)) mark(bias.id, kMarkBiased);
-  entries_[static_cast<size_t>(sequence)].lacks_marks = false;
-}
-
-std::optional<std::span<const int32_t>> Choices::argmax_bans(
-    std::span<const int32_t> sequences) const {
-  if (sequences.empty()) return std::span<const int32_t>();
-  const std::span<const int32_t> first = banned(sequences[0]);
-  const auto is_alike = [&](int32_t sequence) {
-    return entries_[static_cast<size_t>(sequence)].is_argmax &&
-           std::ranges::equal(banned(sequence), first);
-  };
-  if (!std::ranges::all_of(sequences, is_alike)) return std::nullopt;
-  return first;
+  for (const int32_t id : entry.prompt) mark(id, kMarkPrompt);
+  for (const int32_t id : entry.banned) mark(id, kMarkBanned);
+  for (const LogitBias& bias : entry.biases) mark(bias.id, kMarkBiased);
+  entry.lacks_marks = false;
+  entry.prompt = {};
 }
 
 }  // namespace edgellm

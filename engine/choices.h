@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -20,34 +21,29 @@ class Choices {
   void set(int sequence, const Choice& choice);
 
   const std::vector<ChoiceRule>& rules() const { return rules_; }  // [sequences + 1]
-  std::span<const LogitBias> biases(int sequence) const;
-  // Whether the marks of a sequence are still to be made. Those of one that takes the arg-max are
-  // its bans alone, and read only in passes that go by rules: they can wait for one.
-  bool lacks_marks(int32_t sequence) const {
-    return entries_[static_cast<size_t>(sequence)].lacks_marks;
+  std::span<const LogitBias> biases(int32_t sequence) const {
+    return entries_[static_cast<size_t>(sequence)].biases;
   }
-  bool is_argmax(int32_t sequence) const {
-    return entries_[static_cast<size_t>(sequence)].is_argmax;
-  }
-  // Makes the marks (kernels/choice.h) with which a sequence begins; marks [vocab]. `prompt`: as
-  // the choice says.
-  void make_marks(int32_t sequence, std::span<const int32_t> prompt, std::span<uint16_t> marks);
 
   // Where each of these sequences takes the arg-max of its logits, the ids that it bans, which are
-  // the same for all; else nothing.
-  std::optional<std::span<const int32_t>> argmax_bans(std::span<const int32_t> sequences) const;
+  // the same for all. Else nothing: their pass goes by rules. Only then are marks read, and
+  // `make_marks` is called for each of the sequences whose marks are still to be made.
+  using Bans = std::optional<std::span<const int32_t>>;
+  Bans bans_or_rules(std::span<const int32_t> sequences,
+                     const std::function<void(int32_t sequence)>& make_marks);
+
+  // The marks (kernels/choice.h) with which a sequence begins; marks [vocab]. To be called once,
+  // by make_marks.
+  void make_marks(int32_t sequence, std::span<uint16_t> marks);
 
  private:
   struct Entry {
     bool is_argmax = true;
     bool lacks_marks = false;
     std::vector<int32_t> banned;
+    std::vector<int32_t> prompt;  // where marks are still to be made
     std::vector<LogitBias> biases;
   };
-
-  std::span<const int32_t> banned(int32_t sequence) const {
-    return entries_[static_cast<size_t>(sequence)].banned;
-  }
 
   int vocab_;
   std::vector<ChoiceRule> rules_;

@@ -30,6 +30,16 @@ EDGELLM_HOST_DEVICE inline uint32_t float_to_bits(float value) {
   return bits;
 }
 
+// Floats in an order of unsigned integers: larger is larger, 0 is below every number. Not for NaN.
+EDGELLM_HOST_DEVICE inline uint32_t ordered_bits(float value) {
+  const uint32_t bits = float_to_bits(value);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+EDGELLM_HOST_DEVICE inline float from_ordered_bits(uint32_t ordered) {
+  if (ordered == 0) return bits_to_float(0xff800000u);
+  return bits_to_float((ordered & 0x80000000u) != 0 ? ordered & 0x7fffffffu : ~ordered);
+}
+
 // e^x within 1.01 ulp; +inf above 88.72, 0 below -87.3; exp(+-0) = 1; NaN stays NaN.
 // x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite: ln 2 in two parts, so that n * ln2_high is
 // exact), e^r = 1 + r + r^2 P(r) with P fitted to minimise the relative error, then 2^n by exponent

@@ -128,16 +128,6 @@ EDGELLM_HOST_DEVICE inline LogitBounds logit_bounds(float product, const Certifi
   return {middle - radius, middle + radius};
 }
 
-// Floats in an order of unsigned integers: larger is larger, 0 is below every number. Not for NaN.
-EDGELLM_HOST_DEVICE inline uint32_t ordered_bits(float value) {
-  const uint32_t bits = float_to_bits(value);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-EDGELLM_HOST_DEVICE inline float from_ordered_bits(uint32_t ordered) {
-  if (ordered == 0) return bits_to_float(0xff800000u);
-  return bits_to_float((ordered & 0x80000000u) != 0 ? ordered & 0x7fffffffu : ~ordered);
-}
-
 // Larger key: larger logit, then lower id. -0 counts as +0.
 EDGELLM_HOST_DEVICE inline uint64_t logit_key(float logit, int id) {
   return static_cast<uint64_t>(ordered_bits(logit + 0.0f)) << 32 |

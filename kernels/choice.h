@@ -53,13 +53,8 @@ EDGELLM_HOST_DEVICE inline uint32_t counted(uint32_t mark) {
 
 // A float's place in their order: larger for larger ones, equal for the two zeros, 0 for -inf.
 EDGELLM_HOST_DEVICE inline uint32_t logit_rank(float logit) {
-  const uint32_t bits = float_to_bits(logit + 0.0f);
-  const uint32_t rank = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  const uint32_t rank = ordered_bits(logit + 0.0f);
   return logit == -INFINITY ? 0 : rank;
-}
-EDGELLM_HOST_DEVICE inline float logit_of_rank(uint32_t rank) {
-  if (rank == 0) return -INFINITY;
-  return bits_to_float((rank & 0x80000000u) != 0 ? rank & 0x7fffffffu : ~rank);
 }
 
 // ---- Weights --------------------------------------------------------------------------------

@@ -27,6 +27,11 @@ nlohmann::ordered_json to_json(const Percentiles& values) {
   return {{"p50", values.p50}, {"p90", values.p90}, {"p99", values.p99}, {"max", values.max}};
 }
 
+Percentiles percentiles(const LatencyHistogram& latencies) {
+  return {latencies.percentile(50), latencies.percentile(90), latencies.percentile(99),
+          latencies.percentile(100)};
+}
+
 }  // namespace
 
 void BatchReport::begin(int64_t n_total, int sequences) {
@@ -111,12 +116,12 @@ void BatchReport::print(const std::string& output_name) const {
   print_note(tokens + "), " + std::to_string(counters_.output_ids) + " out (" +
              rate(counters_.output_ids, elapsed) + " tok/s)");
   const Percentiles ttft = percentiles(ttft_ns_);
+  const Percentiles inter_token = percentiles(inter_token_ns_);
   const Percentiles latency = percentiles(latency_ns_);
   print_note(
       "first token p50 " + human_ms(ttft.p50) + ", p99 " + human_ms(ttft.p99) +
-      "; between tokens p50 " + human_ms(inter_token_ns_.percentile(50)) + ", p99 " +
-      human_ms(inter_token_ns_.percentile(99)) + "; answer p50 " + human_ms(latency.p50) +
-      ", p99 " + human_ms(latency.p99) + "; " +
+      "; between tokens p50 " + human_ms(inter_token.p50) + ", p99 " + human_ms(inter_token.p99) +
+      "; answer p50 " + human_ms(latency.p50) + ", p99 " + human_ms(latency.p99) + "; " +
       fixed(ratio(active_sum_, static_cast<double>(passes_)), 1) + " of " +
       std::to_string(sequences_) + " sequences at work, device busy " +
       fixed(100 * ratio(static_cast<double>(counters_.pass_ns), static_cast<double>(elapsed)), 0) +
@@ -145,11 +150,7 @@ nlohmann::ordered_json BatchReport::json() const {
       {"ttft_ns", to_json(percentiles(ttft_ns_))},
       {"latency_ns", to_json(percentiles(latency_ns_))},
       {"queued_ns", to_json(percentiles(queued_ns_))},
-      {"inter_token_ns",
-       {{"p50", inter_token_ns_.percentile(50)},
-        {"p90", inter_token_ns_.percentile(90)},
-        {"p99", inter_token_ns_.percentile(99)},
-        {"max", inter_token_ns_.percentile(100)}}},
+      {"inter_token_ns", to_json(percentiles(inter_token_ns_))},
       {"utilisation",
        {{"busy", ratio(static_cast<double>(counters_.pass_ns), static_cast<double>(elapsed))},
         {"passes", counters_.passes},

@@ -204,7 +204,7 @@ std::vector<LogitBias> read_logit_bias(const Fields& body,
       body.fail(body.name("logit_bias") + " has " + value_text(Json(key)) +
                 " for a token id, expected \"15043\" for example");
     }
-    // Beyond the range of floats as far beyond what sampling_problem() allows.
+    // Kept within the floats: sampling_problem() refuses what is that large.
     constexpr double kMost = std::numeric_limits<float>::max();
     biases[std::stoi(key)] = static_cast<float>(std::clamp(entries.number(key), -kMost, kMost));
   }

@@ -90,12 +90,7 @@ class CpuBackend final : public Backend {
     table_.set(sequence, blocks);
   }
 
-  void set_choice(int sequence, const Choice& choice) override {
-    choices_.set(sequence, choice);
-    if (choices_.lacks_marks(sequence) && !choices_.is_argmax(sequence)) {
-      make_marks(sequence, choice.prompt);
-    }
-  }
+  void set_choice(int sequence, const Choice& choice) override { choices_.set(sequence, choice); }
 
   void forward(const Batch& batch, const Outputs& outputs) override {
     check_pass(batch, outputs, config_, info(), table_);
@@ -193,11 +188,8 @@ class CpuBackend final : public Backend {
     }
     const size_t vocab = static_cast<size_t>(config_.vocab);
     const size_t ids_only = ids_only_rows(outputs, config_);
-    const std::vector<int32_t> sequences = choosing_sequences(batch, outputs);
-    const auto bans = choices_.argmax_bans(sequences);
-    for (const int32_t sequence : sequences) {
-      if (!bans && choices_.lacks_marks(sequence)) make_marks(sequence, {});
-    }
+    const Choices::Bans bans = choices_.bans_or_rules(
+        choosing_sequences(batch, outputs), [this](int32_t sequence) { make_marks(sequence); });
     if (bans) {
       head.banned = bans->data();
       head.n_banned = static_cast<int>(bans->size());
@@ -231,12 +223,12 @@ class CpuBackend final : public Backend {
     }
   }
 
-  void make_marks(int32_t sequence, std::span<const int32_t> prompt) {
+  void make_marks(int32_t sequence) {
     const size_t slot = static_cast<size_t>(sequence);
     const size_t vocab = static_cast<size_t>(config_.vocab);
     marks_.resize(choices_.rules().size() * vocab);
     biases_.resize(choices_.rules().size() * static_cast<size_t>(kMaxBiases));
-    choices_.make_marks(sequence, prompt, std::span(marks_).subspan(slot * vocab, vocab));
+    choices_.make_marks(sequence, std::span(marks_).subspan(slot * vocab, vocab));
     std::ranges::copy(choices_.biases(sequence),
                       biases_.begin() + static_cast<ptrdiff_t>(sequence) * kMaxBiases);
   }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -131,9 +130,6 @@ class CudaBackend final : public Backend {
   void set_choice(int sequence, const Choice& choice) override {
     choices_.set(sequence, choice);
     rules_sent_ = false;
-    if (!choices_.lacks_marks(sequence) || choices_.is_argmax(sequence)) return;
-    use_gpu();
-    send_marks(sequence, choice.prompt);
   }
 
   void forward(const Batch& batch, const Outputs& outputs) override {
@@ -230,8 +226,7 @@ class CudaBackend final : public Backend {
     kCertified,  // arg-max from the certified head
     kChoice,     // logits, and ids by the sequences' rules
   };
-  // What argmax_bans() gives.
-  using Bans = std::optional<std::span<const int32_t>>;
+  using Bans = Choices::Bans;
 
   // The current GPU is the calling thread's, which need not be the one that made the backend.
   void use_gpu() const { cuda_check(cudaSetDevice(options_.gpu), "selecting the GPU"); }
@@ -240,20 +235,14 @@ class CudaBackend final : public Backend {
 
   size_t input_count(size_t n_banned) const { return StepInputs::count(max_rows(), n_banned); }
 
-  // Choices::argmax_bans(). Where there are none the pass goes by rules, and marks that could wait
-  // for it are sent.
   Bans bans_of(std::span<const int32_t> sequences) {
-    const Bans bans = choices_.argmax_bans(sequences);
-    for (const int32_t sequence : sequences) {
-      if (!bans && choices_.lacks_marks(sequence)) send_marks(sequence, {});
-    }
-    return bans;
+    return choices_.bans_or_rules(sequences, [this](int32_t sequence) { send_marks(sequence); });
   }
 
-  void send_marks(int32_t sequence, std::span<const int32_t> prompt) {
+  void send_marks(int32_t sequence) {
     const size_t slot = static_cast<size_t>(sequence);
     first_marks_.resize(static_cast<size_t>(config_.vocab));
-    choices_.make_marks(sequence, prompt, first_marks_);
+    choices_.make_marks(sequence, first_marks_);
     send(device_.marks + slot * first_marks_.size(), std::span<const uint16_t>(first_marks_));
     send(device_.biases + slot * static_cast<size_t>(kMaxBiases), choices_.biases(sequence));
     wait();  // the next marks take the place of these

@@ -37,12 +37,12 @@ __device__ int sample(ChoiceRow<kBlocks>& row, const AdjustedRow& logit_of, bool
         logit_of, cached, border, 0, [](float) { return uint64_t{1}; },
         [k](uint64_t) { return k; });
   }
-  uint64_t tie_weight = border.cuts() ? weight(logit_of_rank(border.rank)) : 0;
+  uint64_t tie_weight = border.cuts() ? weight(from_ordered_bits(border.rank)) : 0;
   if (rule.top_p > 0) {
     border = row.find_border(logit_of, cached, border, tie_weight, weight,
                              [&](uint64_t all) { return top_p_sum(all, rule.top_p); });
     // As many ids as have that weight together.
-    tie_weight = weight(logit_of_rank(border.rank));
+    tie_weight = weight(from_ordered_bits(border.rank));
     border.ties = (border.ties + tie_weight - 1) / max(tie_weight, uint64_t{1});
   }
   if (tie_weight < rule.min_weight) tie_weight = 0;
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kChooseThreads) choose_kernel(ChooseArgs args,
     writes = RowBlocks<kBlocks>::rank() == 0 && threadIdx.x == 0;
   } else {
     const int position = args.places.position[pass_row] + 1;
-    id = sample(choice, logit_of, cached, logit_of_rank(static_cast<uint32_t>(best >> 32)),
+    id = sample(choice, logit_of, cached, from_ordered_bits(static_cast<uint32_t>(best >> 32)),
                 args.vocab, random_bits(rule.seed, static_cast<uint64_t>(position)));
     writes = id >= 0 && threadIdx.x % 32 == 0;
   }
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kChooseThreads) logprobs_kernel(LogprobArgs ar
   if (threadIdx.x == 0) n_found = 0;
 
   const uint64_t best = choice.find_best(logit_of, cached);
-  const float largest = logit_of_rank(static_cast<uint32_t>(best >> 32));
+  const float largest = from_ordered_bits(static_cast<uint32_t>(best >> 32));
   uint64_t sum = 0;
   choice.for_ids(logit_of, cached,
                  [&](int, float logit) { sum += logit_weight(logit, largest, 1.0f); });

@@ -117,17 +117,6 @@ struct WarpWeights {
   }
 };
 
-// Words of rows g and g + 8 as the rows of two products.
-__device__ __forceinline__ void unpack(uint32_t low, uint32_t high, uint32_t (&a)[2][4]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    a[half][0] = low << (kWeightShift - 4 * half) & 0xc0c0c0c0u;
-    a[half][1] = high << (kWeightShift - 4 * half) & 0xc0c0c0c0u;
-    a[half][2] = low << (kWeightShift - 2 - 4 * half) & 0xc0c0c0c0u;
-    a[half][3] = high << (kWeightShift - 2 - 4 * half) & 0xc0c0c0c0u;
-  }
-}
-
 // Adds the products of two steps of 32 columns, whose codes begin at `codes`. At most these are
 // under way when it returns.
 template <int kSums>
@@ -209,7 +198,7 @@ __device__ __forceinline__ void multiply_tile(const WarpWeights<T::kSlots>& weig
       if (block >= codes.blocks) break;
       uint2 words[2];
       weights.read(chunk, i, words);
-      unpack(words[0].x, words[1].x, first);
+      unpack_weights(words[0].x, words[1].x, first);
       barrier_wait(&codes.shared.arrived[begin + i], parity);
       const uint64_t at = stages + static_cast<uint64_t>((begin + i) * (T::kStageBytes / 16));
       multiply_half(sums, first, at);
@@ -219,7 +208,7 @@ __device__ __forceinline__ void multiply_tile(const WarpWeights<T::kSlots>& weig
       if (lane == 0 && block > 0) barrier_arrive_at(&codes.shared.read[before]);
       if (warp == i && lane == 0) codes.fill(block + T::kStages - 2);
       __syncwarp();
-      unpack(words[0].y, words[1].y, second);
+      unpack_weights(words[0].y, words[1].y, second);
       multiply_half(sums, second, at + operand_step(2));
       wait_for_half(first);
     }

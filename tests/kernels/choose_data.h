@@ -130,6 +130,27 @@ struct ChooseData {
   }
 };
 
+// Rows of logits for log-probabilities, with chosen ids and one row that has none.
+struct LogprobData {
+  static constexpr int kRows = 3;
+  std::vector<float> logits;
+  std::vector<int32_t> ids;
+
+  LogprobData(Random& random, int vocab, int kind) {
+    for (int row = 0; row < kRows; ++row) {
+      const auto values = random_logits(random, static_cast<size_t>(vocab), kind);
+      logits.insert(logits.end(), values.begin(), values.end());
+    }
+    ids = {random.below(vocab), -1, random.below(vocab)};
+  }
+};
+
+inline bool are_equal(const std::vector<LogprobSums>& a, const std::vector<LogprobSums>& b) {
+  return std::ranges::equal(a, b, [](const LogprobSums& x, const LogprobSums& y) {
+    return x.sum == y.sum && x.largest == y.largest && x.chosen == y.chosen;
+  });
+}
+
 // The ids of each row's top logits, in order.
 inline std::vector<int32_t> in_order(std::vector<LogprobLogit> top, int n_top) {
   std::vector<int32_t> ids;

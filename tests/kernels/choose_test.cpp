@@ -58,16 +58,12 @@ TEST_CASE("the CPU's log-probabilities are made of the numbers of ref") {
       for (int kind = 0; kind < kLogitKinds; ++kind) {
         for (const int n_top : {0, 1, 5, 31, 1024}) {
           if (n_top > vocab) continue;
-          constexpr int kRows = 3;
-          std::vector<float> logits;
-          for (int row = 0; row < kRows; ++row) {
-            const auto values = random_logits(random, static_cast<size_t>(vocab), kind);
-            logits.insert(logits.end(), values.begin(), values.end());
-          }
-          const int32_t ids[kRows] = {random.below(vocab), -1, random.below(vocab)};
+          const LogprobData data(random, vocab, kind);
+          constexpr int kRows = LogprobData::kRows;
           std::vector<LogprobSums> sums(kRows);
           std::vector<LogprobLogit> top(static_cast<size_t>(kRows * n_top));
-          LogprobArgs args{logits.data(), ids, sums.data(), top.data(), n_top, kRows, vocab};
+          LogprobArgs args{
+              data.logits.data(), data.ids.data(), sums.data(), top.data(), n_top, kRows, vocab};
           ref::logprobs(args);
           std::vector<LogprobSums> actual_sums(kRows);
           std::vector<LogprobLogit> actual_top(top.size());
@@ -75,12 +71,7 @@ TEST_CASE("the CPU's log-probabilities are made of the numbers of ref") {
           args.top = actual_top.data();
           cpu::logprobs(args, pool);
           INFO(isa->name << ", vocab " << vocab << ", kind " << kind << ", top " << n_top);
-          for (int row = 0; row < kRows; ++row) {
-            const auto r = static_cast<size_t>(row);
-            REQUIRE(actual_sums[r].sum == sums[r].sum);
-            REQUIRE(actual_sums[r].largest == sums[r].largest);
-            REQUIRE(actual_sums[r].chosen == sums[r].chosen);
-          }
+          REQUIRE(are_equal(actual_sums, sums));
           REQUIRE(in_order(actual_top, n_top) == in_order(top, n_top));
         }
       }

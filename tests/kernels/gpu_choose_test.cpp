@@ -82,31 +82,22 @@ TEST_CASE("CUDA's log-probabilities are made of the numbers of ref", "[gpu]") {
     for (int kind = 0; kind < kLogitKinds; ++kind) {
       for (const int n_top : {0, 1, 5, 1024}) {
         if (n_top > vocab) continue;
-        constexpr int kRows = 3;
-        std::vector<float> logits;
-        for (int row = 0; row < kRows; ++row) {
-          const auto values = random_logits(random, static_cast<size_t>(vocab), kind);
-          logits.insert(logits.end(), values.begin(), values.end());
-        }
-        const std::vector<int32_t> ids = {random.below(vocab), -1, random.below(vocab)};
+        const LogprobData data(random, vocab, kind);
+        constexpr int kRows = LogprobData::kRows;
         std::vector<LogprobSums> sums(kRows);
         std::vector<LogprobLogit> top(static_cast<size_t>(kRows * n_top));
-        ref::logprobs({logits.data(), ids.data(), sums.data(), top.data(), n_top, kRows, vocab});
-        const OnDevice<float> device_logits(logits);
-        const OnDevice<int32_t> device_ids(ids);
+        ref::logprobs(
+            {data.logits.data(), data.ids.data(), sums.data(), top.data(), n_top, kRows, vocab});
+        const OnDevice<float> device_logits(data.logits);
+        const OnDevice<int32_t> device_ids(data.ids);
         const OnDevice<LogprobSums> device_sums(sums.size());
         const OnDevice<LogprobLogit> device_top(top.size());
         cuda::logprobs({device_logits.data(), device_ids.data(), device_sums.data(),
                         device_top.data(), n_top, kRows, vocab},
                        nullptr);
         finish();
-        const std::vector<LogprobSums> actual = device_sums.read();
         INFO("vocab " << vocab << ", kind " << kind << ", top " << n_top);
-        for (size_t row = 0; row < kRows; ++row) {
-          REQUIRE(actual[row].sum == sums[row].sum);
-          REQUIRE(actual[row].largest == sums[row].largest);
-          REQUIRE(actual[row].chosen == sums[row].chosen);
-        }
+        REQUIRE(are_equal(device_sums.read(), sums));
         REQUIRE(in_order(device_top.read(), n_top) == in_order(top, n_top));
       }
     }

@@ -55,6 +55,11 @@ __device__ inline float rms_factor(float sum_of_squares, int n, float eps) {
   return 1.0f / sqrtf(sum_of_squares / static_cast<float>(n) + eps);
 }
 
+__device__ inline uint64_t sum_warp(uint64_t value) {
+  for (int width = 16; width >= 1; width /= 2) value += __shfl_xor_sync(kAllLanes, value, width);
+  return value;
+}
+
 __device__ inline double sum_warp(double value) {
   for (int width = 16; width >= 1; width /= 2) value += __shfl_xor_sync(kAllLanes, value, width);
   return value;

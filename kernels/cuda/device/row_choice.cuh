@@ -5,6 +5,7 @@
 #include "kernels/choice.h"
 #include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/common.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/plan/choose.h"
 
 namespace edgellm::cuda {
@@ -13,11 +14,6 @@ inline constexpr int kChooseWarps = kChooseThreads / 32;
 static_assert(kChooseWarps == 32, "a lane for each warp's sum");
 
 // ---- Sums over a warp and a block -----------------------------------------------------------
-
-__device__ __forceinline__ uint64_t sum_warp(uint64_t value) {
-  for (int width = 16; width >= 1; width /= 2) value += __shfl_xor_sync(kAllLanes, value, width);
-  return value;
-}
 
 // The sum of the lanes up to this one.
 __device__ __forceinline__ uint64_t scan_warp(uint64_t value) {

@@ -49,6 +49,17 @@ constexpr int kWeightShift = 6;
 // Exact, also for sums of such sums.
 __device__ inline int unscaled(int sum) { return sum >> kWeightShift; }
 
+// A word each of rows g and g + 8 as the rows of two products of 32 columns.
+__device__ __forceinline__ void unpack_weights(uint32_t low, uint32_t high, uint32_t (&a)[2][4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    a[half][0] = low << (kWeightShift - 4 * half) & 0xc0c0c0c0u;
+    a[half][1] = high << (kWeightShift - 4 * half) & 0xc0c0c0c0u;
+    a[half][2] = low << (kWeightShift - 2 - 4 * half) & 0xc0c0c0c0u;
+    a[half][3] = high << (kWeightShift - 2 - 4 * half) & 0xc0c0c0c0u;
+  }
+}
+
 template <class T>
 struct TernaryTile {
   int sums[T::kRowTiles][T::kTokenTiles][4] = {};
@@ -62,15 +73,7 @@ struct TernaryTile {
 #pragma unroll
     for (int m = 0; m < T::kRowTiles; ++m) {
       const uint32_t* words = reinterpret_cast<const uint32_t*>(weights + m * 16 * 16) + lane;
-      const uint32_t low = words[0];    // row g
-      const uint32_t high = words[32];  // row g + 8
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        a[m][half][0] = low << (6 - 4 * half) & 0xc0c0c0c0u;
-        a[m][half][1] = high << (6 - 4 * half) & 0xc0c0c0c0u;
-        a[m][half][2] = low << (4 - 4 * half) & 0xc0c0c0c0u;
-        a[m][half][3] = high << (4 - 4 * half) & 0xc0c0c0c0u;
-      }
+      unpack_weights(words[0], words[32], a[m]);
     }
 #pragma unroll
     for (int n = 0; n < T::kTokenTiles; ++n) {

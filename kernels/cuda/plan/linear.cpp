@@ -234,13 +234,12 @@ LinearPlan pick_linear_rows(const LinearSize& size, const DeviceTraits& device) 
   }
   // In whole steps the tiles of single warps win where a product is short: they leave room on an SM
   // for blocks of the kernel behind them, which then starts earlier. Estimates are of products by
-  // themselves (docs/ladder.md, "Many rows by wgmma").
-  constexpr int kFewRows = 32;
+  // themselves (docs/ladder.md, "nine to 64 sequences").
   constexpr int kManyRows = 64;
   constexpr int64_t kShortProduct = 300'000'000;  // multiplications
   const int64_t products = int64_t{size.rows} * size.pairs * size.cols;
   const bool is_short =
-      size.rows > kFewRows && (size.rows <= kManyRows || products < kShortProduct);
+      size.rows > kSkinnyRows && (size.rows <= kManyRows || products < kShortProduct);
   if (size.rows <= 8 || is_short) return pick_gemm(size, device);
   LinearPlan best = pick_gemm(size, device);
   int64_t best_ns =

@@ -3,7 +3,7 @@
 //   rows of activations   kernel
 //   1                     gemv.cu: one kernel for rows whose share of a thread fits into registers,
 //                         one for any length that fits into shared memory
-//   2 to 64               gemm_skinny.cu, on devices with clusters, where it is the fastest
+//   2 to 32               gemm_skinny.cu, on devices with clusters, where it is the fastest
 //   many                  gemm_wgmma.cu, on devices with wgmma: one launch quantises, a second
 //                         multiplies
 //   the rest              gemm.cu: the same
@@ -110,7 +110,7 @@ struct TernaryCut {
 
 // ---- Two and more rows: skinny GEMM -------------------------------------------------------------
 
-inline constexpr int kSkinnyRows = 64;  // of activations, at most
+inline constexpr int kSkinnyRows = 32;  // of activations, for which it is considered
 
 // K steps of 64 columns of a block of the cluster, at most.
 EDGELLM_HOST_DEVICE constexpr int skinny_steps(int row_words) {
