@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cfloat>
+#include <cstddef>
 
 #include "kernels/canonical.h"
 
@@ -49,6 +50,15 @@ EDGELLM_HOST_DEVICE inline float adjusted_logit(float logit, uint32_t mark, cons
 // The mark of an id after it was chosen once more.
 EDGELLM_HOST_DEVICE inline uint32_t counted(uint32_t mark) {
   return (mark & kMarkCount) == kMarkCount ? mark : mark + 1;
+}
+
+EDGELLM_HOST_DEVICE inline void count_choice(const CountArgs& args, int row) {
+  const int32_t id = args.ids[row];
+  const int32_t sequence = args.sequences[args.row_list[row]];
+  if (id < 0 || args.rules[sequence].marks == 0 || *args.fault != 0) return;
+  uint16_t& mark =
+      args.marks[static_cast<ptrdiff_t>(sequence) * args.vocab + static_cast<ptrdiff_t>(id)];
+  mark = static_cast<uint16_t>(counted(mark));
 }
 
 // A float's place in their order: larger for larger ones, equal for the two zeros, 0 for -inf.

@@ -333,17 +333,28 @@ inline constexpr int kMaxBiases = 1024;  // of a sequence
 //   6. those with w >= min_weight stay
 //   7. the id: in ascending order the first whose running sum of w exceeds
 //      share_of(all that are left, random_bits(seed, position of the new id))
-// Of equal values of a the lower id comes first. A sequence that keeps marks counts the id, unless
-// the pass has met a fault.
+// Of equal values of a the lower id comes first.
 struct ChooseArgs {
   const float* logits = nullptr;      // [rows, vocab], finite
   const int32_t* row_list = nullptr;  // [rows]: which rows of the pass
   RowPlaces places;                   // of the pass
   const ChoiceRule* rules = nullptr;  // [sequences]
-  // [sequences, vocab]: what a sequence has had of each id (choice.h); 0 elsewhere. In and out.
-  uint16_t* marks = nullptr;
+  // [sequences, vocab]: what a sequence has had of each id (choice.h); 0 elsewhere.
+  const uint16_t* marks = nullptr;
   const LogitBias* biases = nullptr;  // [sequences, kMaxBiases], in ascending order of ids
   int32_t* ids = nullptr;             // [rows] out
+  int rows = 0;
+  int vocab = 0;
+};
+
+// Counts the chosen ids in the marks of their sequences (count_choice(), choice.h): once for a
+// pass, at its end, and only where it has met no fault, because such a pass is run again.
+struct CountArgs {
+  const int32_t* ids = nullptr;        // [rows] by choose
+  const int32_t* row_list = nullptr;   // [rows]: which rows of the pass, each of another sequence
+  const int32_t* sequences = nullptr;  // of each row of the pass
+  const ChoiceRule* rules = nullptr;   // [sequences]
+  uint16_t* marks = nullptr;           // [sequences, vocab] in and out
   const int32_t* fault = nullptr;
   int rows = 0;
   int vocab = 0;

@@ -12,6 +12,7 @@
 #include "engine/pass.h"
 #include "engine/rope_table.h"
 #include "engine/views.h"
+#include "kernels/choice.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/machine.h"
@@ -216,11 +217,12 @@ class CpuBackend final : public Backend {
       } else {
         cpu::head(head, pool_);
         throw_on_fault(fault, model());
-        if (gives_id && !bans) run_choice(batch, head, outputs.ids.subspan(begin, rows), fault);
+        if (gives_id && !bans) run_choice(batch, head, outputs.ids.subspan(begin, rows));
         if (gives_id && !outputs.logprobs.empty()) run_logprobs(head, begin, outputs);
       }
       begin = end;
     }
+    if (!bans) count_choices(batch, outputs, fault);
   }
 
   void make_marks(int32_t sequence) {
@@ -234,8 +236,7 @@ class CpuBackend final : public Backend {
   }
 
   // Chooses the ids of the head's rows.
-  void run_choice(const Batch& batch, const HeadArgs& head, std::span<int32_t> ids,
-                  const int32_t& fault) {
+  void run_choice(const Batch& batch, const HeadArgs& head, std::span<int32_t> ids) {
     ChooseArgs args;
     args.logits = head.logits;
     args.row_list = head.row_list;
@@ -244,10 +245,22 @@ class CpuBackend final : public Backend {
     args.marks = marks_.data();
     args.biases = biases_.data();
     args.ids = ids.data();
-    args.fault = &fault;
     args.rows = head.rows;
     args.vocab = config_.vocab;
     cpu::choose(args, pool_);
+  }
+
+  void count_choices(const Batch& batch, const Outputs& outputs, const int32_t& fault) {
+    CountArgs args;
+    args.ids = outputs.ids.data();
+    args.row_list = outputs.rows.data();
+    args.sequences = batch.sequences.data();
+    args.rules = choices_.rules().data();
+    args.marks = marks_.data();
+    args.fault = &fault;
+    args.rows = static_cast<int>(outputs.ids.size());
+    args.vocab = config_.vocab;
+    for (int row = 0; row < args.rows; ++row) count_choice(args, row);
   }
 
   // Of the head's rows, which are output rows from `begin` on.

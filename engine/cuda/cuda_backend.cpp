@@ -339,6 +339,7 @@ class CudaBackend final : public Backend {
     post.mailbox = mailbox_.words();
     post.rescored = certified ? device_.rescored() : nullptr;
     post.totals = device_.rescored_totals;
+    if (kind == HeadKind::kChoice) post.counts = counts_of(rows);
     post.rows = static_cast<int>(rows);
     post.mailbox_rows = options_.max_rows;
     cuda::post_step(post, stream_);
@@ -431,11 +432,24 @@ class CudaBackend final : public Backend {
                     device_.marks,
                     device_.biases,
                     device_.chosen() + begin,
-                    device_.fault(),
                     head.rows,
                     config_.vocab},
                    stream_);
     }
+  }
+
+  // What the first `rows` output rows of a pass have chosen by rules.
+  CountArgs counts_of(size_t rows) const {
+    CountArgs counts;
+    counts.ids = device_.chosen();
+    counts.row_list = device_.inputs.row_list;
+    counts.sequences = device_.inputs.sequences;
+    counts.rules = device_.rules;
+    counts.marks = device_.marks;
+    counts.fault = device_.fault();
+    counts.rows = static_cast<int>(rows);
+    counts.vocab = config_.vocab;
+    return counts;
   }
 
   // The log-probabilities of the rows that launch_head() had last, which are output rows from
@@ -494,6 +508,7 @@ class CudaBackend final : public Backend {
       }
       begin = end;
     }
+    if (!bans) cuda::count_choices(counts_of(outputs.ids.size()), stream_);
     read_results();
     std::copy_n(results_ + 1, outputs.ids.size(), outputs.ids.data());
     if (certifies) head_stats_.add({results_ + 1 + options_.max_rows, ids_only});

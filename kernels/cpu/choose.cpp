@@ -234,13 +234,7 @@ void choose(const ChooseArgs& args, Pool& pool) {
   pool.for_each(args.rows, 1, [&](int begin, int end, int thread) {
     const Scratch scratch = Scratch::take(pool, thread, static_cast<size_t>(args.vocab));
     for (int row = begin; row < end; ++row) {
-      const int32_t id = choose_row(args, row, pool.isa(), scratch);
-      args.ids[row] = id;
-      const int32_t sequence = args.places.sequence[args.row_list[row]];
-      if (id < 0 || args.rules[sequence].marks == 0 || *args.fault != 0) continue;
-      uint16_t& mark = args.marks[static_cast<size_t>(sequence) * static_cast<size_t>(args.vocab) +
-                                  static_cast<size_t>(id)];
-      mark = static_cast<uint16_t>(counted(mark));
+      args.ids[row] = choose_row(args, row, pool.isa(), scratch);
     }
   });
 }

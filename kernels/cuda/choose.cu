@@ -106,7 +106,8 @@ __global__ void __launch_bounds__(kChooseThreads) choose_kernel(ChooseArgs args,
   const int sequence = args.places.sequence[pass_row];
   const size_t width = static_cast<size_t>(args.vocab);
   const ChoiceRule rule = args.rules[sequence];
-  uint16_t* marks = rule.marks != 0 ? args.marks + static_cast<size_t>(sequence) * width : nullptr;
+  const uint16_t* marks =
+      rule.marks != 0 ? args.marks + static_cast<size_t>(sequence) * width : nullptr;
   const AdjustedRow logit_of{args.logits + static_cast<size_t>(row) * width, marks,
                              args.biases + static_cast<ptrdiff_t>(sequence) * kMaxBiases, rule};
 
@@ -122,12 +123,7 @@ __global__ void __launch_bounds__(kChooseThreads) choose_kernel(ChooseArgs args,
                 args.vocab, random_bits(rule.seed, static_cast<uint64_t>(position)));
     writes = id >= 0 && threadIdx.x % 32 == 0;
   }
-  if (writes) {
-    args.ids[row] = id;
-    if (id >= 0 && marks != nullptr && *args.fault == 0) {
-      marks[id] = static_cast<uint16_t>(counted(marks[id]));
-    }
-  }
+  if (writes) args.ids[row] = id;
   // No block leaves while another one looks into it.
   RowBlocks<kBlocks>::meet();
 }
@@ -181,6 +177,16 @@ __global__ void __launch_bounds__(kChooseThreads) logprobs_kernel(LogprobArgs ar
   }
 }
 
+// One block; a thread has a row or several.
+__global__ void count_choices_kernel(CountArgs args) {
+  let_next_start();
+  wait_for_previous();
+  for (int row = static_cast<int>(threadIdx.x); row < args.rows;
+       row += static_cast<int>(blockDim.x)) {
+    count_choice(args, row);
+  }
+}
+
 template <int kBlocks>
 void launch_choose(const ChoosePlan& plan, const ChooseArgs& args, cudaStream_t stream) {
   if constexpr (kBlocks == 1) {
@@ -204,6 +210,10 @@ void choose(const ChooseArgs& args, cudaStream_t stream) {
     default:
       return launch_choose<8>(plan, args, stream);
   }
+}
+
+void count_choices(const CountArgs& args, cudaStream_t stream) {
+  launch(count_choices_kernel, dim3(1), dim3(256), 0, stream, args);
 }
 
 void logprobs(const LogprobArgs& args, cudaStream_t stream) {

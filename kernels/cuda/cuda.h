@@ -93,8 +93,9 @@ inline int32_t mailbox_value(uint64_t word) {
 // The fault in a mailbox_value(); 0 where the value is an id.
 inline int32_t mailbox_fault(int32_t value) { return value < -1 ? -1 - value : 0; }
 
-// The end of a decode step, post_step(): the chosen ids become the inputs of the next step and go
-// into the mailbox. Nothing here needs the host, so a captured step can be replayed as it is.
+// The end of a decode step, post_step(): the chosen ids become the inputs of the next step, are
+// counted where sequences choose by rules, and go into the mailbox. Nothing here needs the host, so
+// a captured step can be replayed as it is.
 struct MailboxArgs {
   const int32_t* chosen = nullptr;  // [rows], -1 where every id was banned
   // Rows that count; the others pad the pass and stay as they are.
@@ -106,6 +107,7 @@ struct MailboxArgs {
   uint64_t* mailbox = nullptr;        // [kMailboxSteps, mailbox_rows] out, memory of the host
   const int32_t* rescored = nullptr;  // [rows] by the certified head; null: the full head ran
   RescoredTotals* totals = nullptr;   // [rows] in and out: this step added
+  CountArgs counts;                   // counts.marks null: nothing is counted
   int rows = 0;
   int mailbox_rows = 0;
 };
@@ -125,6 +127,7 @@ void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t 
 void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream);
 void certified_head(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream);
 void choose(const ChooseArgs& args, cudaStream_t stream);
+void count_choices(const CountArgs& args, cudaStream_t stream);
 void logprobs(const LogprobArgs& args, cudaStream_t stream);
 void post_step(const MailboxArgs& args, cudaStream_t stream);
 

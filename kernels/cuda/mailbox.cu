@@ -1,4 +1,5 @@
 // post_step, the last kernel of a decode step; and what the kernels were compiled for.
+#include "kernels/choice.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/launch.cuh"
 
@@ -17,6 +18,7 @@ __global__ void post_step_kernel(MailboxArgs args) {
     const int32_t id = args.chosen[row];
     args.ids[row] = id < 0 ? 0 : id;
     args.positions[row] += 1;
+    if (args.counts.marks != nullptr) count_choice(args.counts, row);
     // Goes to the host as one transaction; no other store must be visible before it.
     *reinterpret_cast<volatile uint64_t*>(
         args.mailbox +

@@ -63,7 +63,8 @@ void choose(const ChooseArgs& args) {
     const int position = args.places.position[args.row_list[row]] + 1;
     const ChoiceRule& rule = args.rules[sequence];
     const bool has_marks = rule.marks != 0;
-    uint16_t* marks = has_marks ? args.marks + static_cast<size_t>(sequence) * vocab : nullptr;
+    const uint16_t* marks =
+        has_marks ? args.marks + static_cast<size_t>(sequence) * vocab : nullptr;
     const LogitBias* biases =
         has_marks ? args.biases + static_cast<ptrdiff_t>(sequence) * kMaxBiases : nullptr;
 
@@ -79,9 +80,6 @@ void choose(const ChooseArgs& args) {
       id = rule.samples != 0 ? sample(candidates, rule, position) : candidates[0].id;
     }
     args.ids[row] = id;
-    if (id >= 0 && has_marks && *args.fault == 0) {
-      marks[id] = static_cast<uint16_t>(counted(marks[id]));
-    }
   }
 }
 

@@ -28,10 +28,15 @@ struct Fixture {
 
   explicit Fixture(const nlohmann::json& changes = nlohmann::json::object())
       : model(ModelFile::open(changed_model(temp, changes))) {
+    run_alone_from(model);
+  }
+
+  // Sets what expected() asks.
+  void run_alone_from(const ModelFile& file) {
     EngineOptions options;
     options.context = kContext;
     options.threads = 2;
-    alone = make_cpu_backend(model, options);
+    alone = make_cpu_backend(file, options);
   }
 
   EngineOptions options(int sequences, int kv_blocks, int max_rows = 0) const {
@@ -371,6 +376,54 @@ TEST_CASE("a sequence that meets a value that is not finite fails alone") {
   check_fails_alone(make_cpu_backend);
 }
 
+// Logits of one id that are not finite now and then, so that passes of many sequences are run
+// again, a sequence at a time: each id counts once.
+void check_counts_once(
+    const std::function<std::unique_ptr<Backend>(const ModelFile&, const EngineOptions&)>& make,
+    int sequences) {
+  Fixture f(nlohmann::json{{"tie_word_embeddings", false}});
+  constexpr int32_t kHuge = 7;
+  // 1.2e38 in the first column: beyond the range of floats where the normed state is beyond 2.8.
+  damage(f.model.path(), "head",
+         static_cast<uint64_t>(kHuge) * 2 * static_cast<uint64_t>(f.model.config().dim),
+         "\xb4\x7e");
+  const ModelFile damaged = ModelFile::open(f.model.path());
+  f.run_alone_from(damaged);
+  Random random(12);
+  std::vector<SequenceRequest> requests;
+  for (int i = 0; i < sequences; ++i) {
+    SequenceRequest request;
+    for (int p = 0; p < 5; ++p) {
+      request.prompt_ids.push_back(random.below(f.model.config().vocab));
+    }
+    request.max_tokens = 40;
+    request.stop_ids = {kHuge};
+    request.ignore_stop_ids = true;  // so it is never chosen
+    request.sampling.frequency_penalty = 0.1 * (1 + random.below(3));
+    requests.push_back(std::move(request));
+  }
+  const std::vector<SequenceResult> expected = expected_of(f, requests);
+  const auto backend = make(damaged, f.options(sequences, sequences));
+  Scheduler scheduler(*backend, {});
+  const std::vector<SequenceResult> results = run_all(scheduler, requests);
+  int failures = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    INFO("request " << i);
+    REQUIRE(results[i].failure.has_value() == expected[i].failure.has_value());
+    if (expected[i].failure) {
+      ++failures;
+    } else {
+      CHECK(results[i].token_ids == expected[i].token_ids);
+    }
+  }
+  CHECK(failures > 3);
+  CHECK(failures < sequences / 2);
+}
+
+TEST_CASE("a pass that is run again counts its ids once") {
+  check_counts_once(make_cpu_backend, 70);
+}
+
 TEST_CASE("requests are admitted in their order, and callbacks may submit more") {
   Fixture f;
   const int vocab = f.model.config().vocab;
@@ -681,6 +734,18 @@ TEST_CASE("runs of many sequences on a GPU choose the ids of each alone", "[gpu]
       options.use_graph = use_graph;
       check_decode_rows(*make_cuda_backend(f.model, options), f.model.config().vocab);
     }
+  }
+}
+
+TEST_CASE("a pass that is run again on a GPU counts its ids once", "[gpu]") {
+  if (no_gpu()) return;
+  for (const bool use_graph : {false, true}) {
+    check_counts_once(
+        [&](const ModelFile& model, EngineOptions options) {
+          options.use_graph = use_graph;
+          return make_cuda_backend(model, options);
+        },
+        300);
   }
 }
 

@@ -20,9 +20,11 @@ Chosen chosen_by_ref(const ChooseData& data, int32_t fault) {
   Chosen result{std::vector<int32_t>(static_cast<size_t>(data.args.rows)), data.marks};
   ChooseArgs args = data.args;
   args.ids = result.first.data();
-  args.marks = result.second.data();
-  args.fault = &fault;
   ref::choose(args);
+  const CountArgs counts{
+      args.ids,  args.row_list, args.places.sequence, args.rules, result.second.data(), &fault,
+      args.rows, args.vocab};
+  for (int row = 0; row < counts.rows; ++row) count_choice(counts, row);
   return result;
 }
 
@@ -43,10 +45,12 @@ Chosen chosen_by_gpu(const ChooseData& data, int32_t fault) {
                 marks.data(),
                 biases.data(),
                 ids.data(),
-                faults.data(),
                 data.args.rows,
                 data.args.vocab},
                nullptr);
+  cuda::count_choices({ids.data(), row_list.data(), sequences.data(), rules.data(), marks.data(),
+                       faults.data(), data.args.rows, data.args.vocab},
+                      nullptr);
   finish();
   return {ids.read(), marks.read()};
 }

@@ -40,7 +40,6 @@ inline int32_t choose_id(std::span<const float> logits, const HadIds& had,
       choice_rule(options, !had.banned.empty() || !had.prompt.empty() || !had.chosen.empty());
   const int32_t zero = 0;
   const int32_t before = static_cast<int32_t>(position) - 1;
-  const int32_t fault = 0;
   int32_t id = -2;
   ref::choose({logits.data(),
                &zero,
@@ -49,7 +48,6 @@ inline int32_t choose_id(std::span<const float> logits, const HadIds& had,
                marks.data(),
                biases.data(),
                &id,
-               &fault,
                1,
                static_cast<int>(logits.size())});
   return id;
