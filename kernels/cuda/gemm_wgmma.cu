@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/cuda/device/bulk.cuh"
+#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/copy.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/ternary_tile.cuh"
@@ -22,9 +23,11 @@ namespace {
 
 constexpr int kGroupThreads = 128;
 
-template <size_t I>
+// kParts blocks of a cluster share the columns of a tile.
+template <size_t I, int kParts_>
 struct Tiling {
   static constexpr WgmmaCut kCut = kWgmmaTiles[I];
+  static constexpr int kParts = kParts_;
   static constexpr int kGroups = kCut.groups;
   static constexpr int kTokens = kCut.tokens;
   static constexpr int kStages = kCut.stages;
@@ -34,14 +37,30 @@ struct Tiling {
   static constexpr int kStageBytes = kCut.stage_bytes();
   static constexpr int kPairs = kCut.pairs();
   static constexpr int kSums = kTokens / 2;  // of a lane
+  // A block stores the results of so many tokens.
+  static constexpr int kOwnTokens = kTokens / kParts;
+  static constexpr int kOwnSums = kSums / kParts;
+  static_assert(kOwnTokens % 8 == 0 && kOwnSums % 4 == 0);
 
   struct Shared {
-    RowScale scales[kTokens];
-    float2 factors[kGroups][kTokens];  // of the first and second rows of pairs
+    RowScale scales[kOwnTokens];
+    float2 factors[kGroups][kOwnTokens];  // of the first and second rows of pairs
     alignas(8) uint64_t arrived[kStages];
     uint64_t read[kStages];
+    Inbox sums;
   };
+  // What a block gets: from each part the sums of its own tokens.
+  using PartSums = int4[kParts][kOwnTokens / 8][kThreads];
   static_assert(sizeof(Shared) <= kMostStaticShared);
+};
+
+// The blocks of columns that a block of the cluster multiplies.
+struct BlockRange {
+  int first, end;
+
+  __device__ __forceinline__ BlockRange(int row_words, int part, int parts)
+      : first(part * divide_up(row_words, 8) / parts),
+        end((part + 1) * divide_up(row_words, 8) / parts) {}
 };
 
 // The weights of a warp's 16 rows. They come in chunks of kWeightChunk blocks of columns, 128 bytes
@@ -62,11 +81,12 @@ struct WarpWeights {
   int lane_place;       // in a slot, of the lane's words of the first block
 
   template <class Op>
-  __device__ __forceinline__ WarpWeights(const Op& op, int first_pair, uint8_t* memory_)
+  __device__ __forceinline__ WarpWeights(const Op& op, int first_pair, const BlockRange& range,
+                                         uint8_t* memory_)
       : memory(memory_) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int piece = lane % kRowPieces;
-    pieces = op.row_words / 4 - piece;
+    const int piece = 2 * range.first + lane % kRowPieces;
+    pieces = min(op.row_words / 4, 2 * range.end) - piece;
     const int g = lane / 4;
     const int t = lane % 4;
     lane_place = place(g, t / 2) + t % 2 * 8;
@@ -149,14 +169,17 @@ struct CodeStream {
   uint8_t* memory;
   typename T::Shared& shared;
 
-  __device__ __forceinline__ CodeStream(const QuantisedRows& rows, int first_token, int blocks_,
-                                        uint8_t* memory_, typename T::Shared& shared_)
-      : from(rows.codes + static_cast<size_t>(first_token) * kBlockColumns),
-        block_bytes(static_cast<size_t>(rows.tokens) * kBlockColumns),
+  __device__ __forceinline__ CodeStream(const QuantisedRows& rows, int first_token,
+                                        const BlockRange& range, uint8_t* memory_,
+                                        typename T::Shared& shared_)
+      : block_bytes(static_cast<size_t>(rows.tokens) * kBlockColumns),
         bytes(min(T::kTokens, rows.tokens - first_token) * kBlockColumns),
-        blocks(blocks_),
+        blocks(range.end - range.first),
         memory(memory_),
-        shared(shared_) {}
+        shared(shared_) {
+    from = rows.codes + static_cast<size_t>(range.first) * block_bytes +
+           static_cast<size_t>(first_token) * kBlockColumns;
+  }
 
   // Starts to copy a block, if there is one; by one thread. A stage that was used before must have
   // been read by all warpgroups.
@@ -220,10 +243,11 @@ __device__ __forceinline__ void multiply_tile(const WarpWeights<T::kSlots>& weig
 }
 
 // Makes the sums of a lane's pair its results, in place.
-template <class T, class Op>
+template <int kSums, class Op>
 __device__ __forceinline__ void scale_sums(const Op& op, int group_pair, int pair, int barrier,
                                            const RowScale* scales, float2* factors,
-                                           int (&sums)[T::kSums]) {
+                                           int (&sums)[kSums]) {
+  constexpr int kTokens = 2 * kSums;
   const int t = static_cast<int>(threadIdx.x) % 4;
   // Usually all pairs of the warpgroup have the same scales. Then a thread divides for one token,
   // and for the first pair: the last may lack a second row.
@@ -234,7 +258,7 @@ __device__ __forceinline__ void scale_sums(const Op& op, int group_pair, int pai
   };
   const auto scale_all = [&](const auto& factor_of) {
 #pragma unroll
-    for (int i = 0; i < T::kSums; i += 4) {
+    for (int i = 0; i < kSums; i += 4) {
 #pragma unroll
       for (int b = 0; b < 2; ++b) {
         const int token = 2 * i + 2 * t + b;
@@ -249,7 +273,7 @@ __device__ __forceinline__ void scale_sums(const Op& op, int group_pair, int pai
   };
   if (share) {
     const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
-    for (int i = thread; i < T::kTokens; i += kGroupThreads) factors[i] = factor(scales[i]);
+    for (int i = thread; i < kTokens; i += kGroupThreads) factors[i] = factor(scales[i]);
     barrier_sync(barrier, kGroupThreads);  // the factors are there
     scale_all([&](int token) { return factors[token]; });
   } else {
@@ -257,39 +281,90 @@ __device__ __forceinline__ void scale_sums(const Op& op, int group_pair, int pai
   }
 }
 
-// Lets the op store a lane's results, of tokens before `end` of the tile.
-template <class T, class Op>
-__device__ __forceinline__ void store_results(const Op& op, int pair, int first_token, int end,
-                                              const int (&results)[T::kSums]) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
-  if (pair >= op.pairs()) return;
-  constexpr int kBatch = 8;  // targets are located together: the thread waits for memory once
-  static_assert(T::kSums % (2 * kBatch) == 0);
+// The targets of a lane's results: of a pair, for some of its tokens. They are located together:
+// the thread waits for memory once.
+template <class Op, int kCount>
+struct LaneTargets {
+  typename Op::Target target[kCount];
+
+  // Of targets first .. first + kCount - 1. Those of tokens from `end` on are the last one's.
+  __device__ __forceinline__ LaneTargets(const Op& op, int pair, int first_token, int end,
+                                         int first) {
 #pragma unroll
-  for (int i = 0; i < T::kSums; i += 2 * kBatch) {
-    if (2 * i >= end) break;
-    const auto token = [&](int k) { return 2 * i + k / 2 * 8 + 2 * t + k % 2; };
-    typename Op::Target target[kBatch];
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      target[k] = op.locate(first_token + min(token(k), end - 1), pair);
+    for (int k = 0; k < kCount; ++k) {
+      target[k] = op.locate(first_token + min(token(first + k), end - 1), pair);
     }
 #pragma unroll
-    for (int k = 0; k < kBatch; ++k) op.prefetch(target[k]);
+    for (int k = 0; k < kCount; ++k) op.prefetch(target[k]);
+  }
+  // Of a lane's k-th result.
+  __device__ static int token(int k) {
+    return k / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + k % 2;
+  }
+  // Lets the op store the results of tokens before `end`.
+  template <int kSums>
+  __device__ __forceinline__ void store(const Op& op, const int (&results)[kSums], int end,
+                                        int first) const {
 #pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      const int at = i + k / 2 * 4 + k % 2;
-      if (token(k) < end) {
+    for (int k = 0; k < kCount; ++k) {
+      const int at = (first + k) / 2 * 4 + k % 2;
+      if (token(first + k) < end) {
         op.store(target[k], __int_as_float(results[at]), __int_as_float(results[at + 2]));
       }
     }
   }
+};
+
+// Lets the op store a lane's results, of tokens before `end` of the tile.
+template <int kSums, class Op>
+__device__ __forceinline__ void store_results(const Op& op, int pair, int first_token, int end,
+                                              const int (&results)[kSums]) {
+  if (pair >= op.pairs()) return;
+  constexpr int kBatch = 8;
+  static_assert(kSums % (2 * kBatch) == 0);
+#pragma unroll
+  for (int first = 0; first < kSums / 2; first += kBatch) {
+    if (4 * first >= end) break;
+    const LaneTargets<Op, kBatch> targets(op, pair, first_token, end, first);
+    targets.store(op, results, end, first);
+  }
 }
 
-// The tile of pairs and tokens from the named ones on.
+// Sends each part the sums of its tokens.
+template <class T>
+__device__ __forceinline__ void send_sums(const int (&sums)[T::kSums], int part,
+                                          typename T::PartSums& part_sums, Inbox& inbox) {
+  constexpr int kEights = T::kOwnTokens / 8;
+#pragma unroll
+  for (int i = 0; i < T::kTokens / 8; ++i) {
+    inbox.send(i / kEights, &part_sums[part][i % kEights][threadIdx.x],
+               make_int4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
+  }
+}
+
+// Adds up what all parts have sent.
+template <class T>
+__device__ __forceinline__ void add_parts(const typename T::PartSums& part_sums,
+                                          int (&sums)[T::kOwnSums]) {
+#pragma unroll
+  for (int i = 0; i < T::kOwnTokens / 8; ++i) {
+    int4 sum = part_sums[0][i][threadIdx.x];
+#pragma unroll
+    for (int from = 1; from < T::kParts; ++from) {
+      const int4 part = part_sums[from][i][threadIdx.x];
+      sum = make_int4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
+    }
+    sums[4 * i] = sum.x;
+    sums[4 * i + 1] = sum.y;
+    sums[4 * i + 2] = sum.z;
+    sums[4 * i + 3] = sum.w;
+  }
+}
+
+// The tile of pairs and tokens from the named ones on; this block has part `part` of its columns.
 template <class T, class Op>
 __device__ __forceinline__ void make_tile(const Op& op, const QuantisedRows& rows, int first_pair,
-                                          int first_token, uint8_t* memory) {
+                                          int first_token, int part, uint8_t* memory) {
   __shared__ typename T::Shared shared;
   const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
   if (threadIdx.x == 0) {
@@ -298,51 +373,88 @@ __device__ __forceinline__ void make_tile(const Op& op, const QuantisedRows& row
       barrier_init(&shared.read[i], 4 * T::kGroups);
     }
     barriers_initialised();
+    if constexpr (T::kParts > 1) shared.sums.init(sizeof(typename T::PartSums));
   }
+  if constexpr (T::kParts > 1) cluster_arrive();
   const int t = static_cast<int>(threadIdx.x) % kGroupThreads;
   const int group_pair = first_pair + 32 * group;
   const int warp_pair = group_pair + t / 32 * 8;
+  const BlockRange range(op.row_words, part, T::kParts);
+  uint8_t* weight_memory = memory + T::kStages * T::kStageBytes;
   const WarpWeights<T::kSlots> weights(
-      op, warp_pair,
-      memory + T::kStages * T::kStageBytes + threadIdx.x / 32 * (T::kSlots * kWeightChunkBytes));
+      op, warp_pair, range, weight_memory + threadIdx.x / 32 * (T::kSlots * kWeightChunkBytes));
   wait_for_previous();
-  const CodeStream<T> codes(rows, first_token, divide_up(op.row_words, 8), memory, shared);
+  const CodeStream<T> codes(rows, first_token, range, memory, shared);
   if (threadIdx.x == 0) {
     for (int i = 0; i < T::kStages - 2; ++i) codes.fill(i);
   }
-  for (int i = static_cast<int>(threadIdx.x); i < T::kTokens; i += T::kThreads) {
-    const int token = min(first_token + i, rows.tokens - 1);
+  const int own_token = first_token + part * T::kOwnTokens;
+  for (int i = static_cast<int>(threadIdx.x); i < T::kOwnTokens; i += T::kThreads) {
+    const int token = min(own_token + i, rows.tokens - 1);
     shared.scales[i] = {rows.sum[token], rows.s[token], rows.r[token]};
   }
-  __syncthreads();  // the scales and the barriers are there
+  if constexpr (T::kParts > 1) cluster_wait();  // the inboxes of all parts are open
+  __syncthreads();                              // the scales and the barriers are there
   int sums[T::kSums] = {};
   multiply_tile<T>(weights, codes, sums);
-  if (group_pair >= op.pairs()) return;
   const int pair = warp_pair + t % 32 / 4;
-  scale_sums<T>(op, group_pair, pair, 1 + group, shared.scales, shared.factors[group], sums);
-  store_results<T>(op, pair, first_token, min(T::kTokens, rows.tokens - first_token), sums);
+  const int own_end = min(T::kOwnTokens, rows.tokens - own_token);
+  if constexpr (T::kParts > 1) {
+    auto& part_sums = *reinterpret_cast<typename T::PartSums*>(
+        weight_memory + T::kThreads / 32 * T::kSlots * kWeightChunkBytes);
+    send_sums<T>(sums, part, part_sums, shared.sums);
+    // A part without tokens or pairs locates others, and stores nothing.
+    const LaneTargets<Op, T::kOwnSums / 2> targets(
+        op, min(pair, op.pairs() - 1), min(own_token, rows.tokens - 1), max(own_end, 1), 0);
+    shared.sums.wait();
+    if (group_pair >= op.pairs() || own_end <= 0) return;
+    int own_sums[T::kOwnSums];
+    add_parts<T>(part_sums, own_sums);
+    scale_sums(op, group_pair, pair, 1 + group, shared.scales, shared.factors[group], own_sums);
+    if (pair < op.pairs()) targets.store(op, own_sums, own_end, 0);
+  } else {
+    if (group_pair >= op.pairs()) return;
+    scale_sums(op, group_pair, pair, 1 + group, shared.scales, shared.factors[group], sums);
+    store_results(op, pair, first_token, own_end, sums);
+  }
 }
 
-// Block (i, j): tile i of the tokens, tile j of the pairs. Neighbours read the same weights.
+// Block (i, j): part i % T::kParts of tile i / T::kParts of the tokens and tile j of the pairs.
+// Neighbours read the same weights.
 template <class T, class Op>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     wgmma_gemm_kernel(Op op, QuantisedRows rows) {
   extern __shared__ uint8_t shared_memory[];
   let_next_start();
-  make_tile<T>(op, rows, static_cast<int>(blockIdx.y) * T::kPairs,
-               static_cast<int>(blockIdx.x) * T::kTokens,
+  const int tile = static_cast<int>(blockIdx.x) / T::kParts;
+  const int part = static_cast<int>(blockIdx.x) % T::kParts;
+  make_tile<T>(op, rows, static_cast<int>(blockIdx.y) * T::kPairs, tile * T::kTokens, part,
                shared_memory + (1024 - (shared_address(shared_memory) & 1023)) % 1024);
 }
 
+// Launches the instance if the plan names it.
+template <size_t I, int kParts, class Op>
+bool launch_tile(const WgmmaGemmPlan& plan, const Op& op, const QuantisedRows& rows,
+                 cudaStream_t stream) {
+  if (plan.tile != static_cast<int>(I) || plan.parts != kParts) return false;
+  if constexpr (kParts == 1) {
+    launch(wgmma_gemm_kernel<Tiling<I, 1>, Op>, plan.launch, stream, op, rows);
+    return true;
+  } else if constexpr (kParts <= kWgmmaTiles[I].parts) {
+    launch_clusters(wgmma_gemm_kernel<Tiling<I, kParts>, Op>, kParts, plan.launch, stream, op,
+                    rows);
+    return true;
+  }
+  return false;
+}
+
 template <class Op, size_t... I>
-void launch_tile(const WgmmaGemmPlan& plan, const Op& op, const QuantisedRows& rows,
-                 cudaStream_t stream, std::index_sequence<I...>) {
-  const auto launch_if = [&](bool is_instance, auto kernel) {
-    if (is_instance) launch(kernel, plan.launch, stream, op, rows);
-    return is_instance;
-  };
-  require_instance(
-      (launch_if(plan.tile == static_cast<int>(I), wgmma_gemm_kernel<Tiling<I>, Op>) || ...));
+void launch_tiles(const WgmmaGemmPlan& plan, const Op& op, const QuantisedRows& rows,
+                  cudaStream_t stream, std::index_sequence<I...>) {
+  require_instance((launch_tile<I, 1>(plan, op, rows, stream) || ...) ||
+                   (launch_tile<I, 2>(plan, op, rows, stream) || ...) ||
+                   (launch_tile<I, 4>(plan, op, rows, stream) || ...) ||
+                   (launch_tile<I, 8>(plan, op, rows, stream) || ...));
 }
 
 }  // namespace
@@ -352,7 +464,7 @@ void multiply(const WgmmaGemmPlan& plan, const Input& in, const Op& op, int rows
               const Workspace& workspace, cudaStream_t stream) {
   const QuantisedRows quantised =
       quantise_rows(plan.quantise, CodeOrder::kBlocks, in, rows, workspace, stream);
-  launch_tile(plan, op, quantised, stream, std::make_index_sequence<kNumWgmmaTiles>());
+  launch_tiles(plan, op, quantised, stream, std::make_index_sequence<kNumWgmmaTiles>());
 }
 
 template void multiply(const WgmmaGemmPlan&, const Input&, const QkvOp&, int, const Workspace&,

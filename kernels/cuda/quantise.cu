@@ -1,5 +1,4 @@
 // Quantising many rows of activations, a launch before their product (gemm.cu, gemm_wgmma.cu).
-#include <iterator>
 #include <utility>
 
 #include "kernels/cuda/device/launch.cuh"
@@ -15,13 +14,19 @@ __device__ inline int code_of(float z, float s) {
   return static_cast<int>(__float_as_uint(z * s + 12582912.0f)) - 0x4b400000;
 }
 
-// One row by kThreads threads. A thread keeps its first kKept loads: rows of up to 4 kThreads kKept
-// columns are read once, and all at once.
+// Waits for the kernel before, then quantises one row by kThreads threads. A thread keeps its first
+// kKept loads: rows of up to 4 kThreads kKept columns are read once, and all at once.
+//
+// A partial sum of canonical_sum is one thread's, in the order of the columns. 64 threads have four
+// neighbouring ones each, of the columns that they load. 256 threads have one each, of columns that
+// they load once more, one by one; that takes a third of the time for one row, and more
+// instructions.
 template <bool kAligned, bool kNorm, int kThreads, int kKept>
 __device__ void quantise_row(const Input& in, const QuantisedRows& out, int row) {
-  // With a norm a thread keeps four neighbouring partial sums of canonical_sum.
-  static_assert(!kNorm || kThreads == kPartials / 4);
-  constexpr int kStep = 4 * kThreads;               // columns of a load of all threads
+  constexpr bool kByFours = kThreads == kPartials / 4;
+  static_assert(!kNorm || kByFours || kThreads == kPartials);
+  constexpr int kStep = 4 * kThreads;  // columns of a load of all threads
+  constexpr bool kKeepsGain = kNorm && !kByFours;
   __shared__ alignas(16) float partial[kPartials];  // written by fours
   __shared__ uint32_t warp_max[kThreads / 32];
   __shared__ int warp_sum[kThreads / 32];
@@ -29,11 +34,19 @@ __device__ void quantise_row(const Input& in, const QuantisedRows& out, int row)
   const int n = in.cols;
   const float* x = in.x + static_cast<size_t>(row) * static_cast<size_t>(n);
 
+  float4 gain[kKeepsGain ? kKept : 1];
+  if constexpr (kKeepsGain) {
+#pragma unroll
+    for (int j = 0; j < kKept; ++j) gain[j] = four<kAligned>(in.gain, 4 * t + j * kStep, n);
+  }
+  wait_for_previous();
+  let_next_start();
+
   float4 squares = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   uint32_t largest = 0;  // magnitude
   float4 kept[kKept];
   const auto measure = [&](float4 z) {
-    if constexpr (kNorm) {
+    if constexpr (kNorm && kByFours) {
       squares.x = fmaf(z.x, z.x, squares.x);
       squares.y = fmaf(z.y, z.y, squares.y);
       squares.z = fmaf(z.z, z.z, squares.z);
@@ -45,17 +58,27 @@ __device__ void quantise_row(const Input& in, const QuantisedRows& out, int row)
     if constexpr (kNorm) return product(v, four<kAligned>(in.gain, i, n));
     return v;
   };
-  const auto compare = [&](float4 z) {
-    largest = max(largest, magnitude(z.x));
-    largest = max(largest, magnitude(z.y));
-    largest = max(largest, magnitude(z.z));
-    largest = max(largest, magnitude(z.w));
+  const auto scaled_load = [&](float4 z, int j) {
+    if constexpr (kKeepsGain) return product(z, gain[j]);
+    return scaled(measure(z), 4 * t + j * kStep);
   };
+  const auto compare = [&](float4 z) { largest = max(largest, magnitude(z)); };
 #pragma unroll
   for (int j = 0; j < kKept; ++j) kept[j] = four<kAligned>(x, 4 * t + j * kStep, n);
+  if constexpr (kNorm && !kByFours) {
+    float own[4 * kKept];
+#pragma unroll
+    for (int j = 0; j < 4 * kKept; ++j) {
+      own[j] = t + j * kThreads < n ? x[t + j * kThreads] : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < 4 * kKept; ++j) squares.x = fmaf(own[j], own[j], squares.x);
+#pragma unroll 8
+    for (int i = t + kKept * kStep; i < n; i += kThreads) squares.x = fmaf(x[i], x[i], squares.x);
+  }
 #pragma unroll
   for (int j = 0; j < kKept; ++j) {
-    kept[j] = scaled(measure(kept[j]), 4 * t + j * kStep);
+    kept[j] = scaled_load(kept[j], j);
     compare(kept[j]);
   }
 #pragma unroll 8
@@ -65,12 +88,11 @@ __device__ void quantise_row(const Input& in, const QuantisedRows& out, int row)
 
   largest = max_warp(largest);
   if (t % 32 == 0) warp_max[t / 32] = largest;
-  if constexpr (kNorm) *reinterpret_cast<float4*>(partial + 4 * t) = squares;
+  if constexpr (kNorm && kByFours) *reinterpret_cast<float4*>(partial + 4 * t) = squares;
+  if constexpr (kNorm && !kByFours) partial[t] = squares.x;
   __syncthreads();
 #pragma unroll
   for (int w = 0; w < kThreads / 32; ++w) largest = max(largest, warp_max[w]);
-  float r = 1.0f;
-  if constexpr (kNorm) r = rms_factor(fold_partials(partial), n, in.eps);
   const RowFactors factors = row_factors(largest, kNorm);
 
   const int padded = static_cast<int>(quantised_row_bytes(n));
@@ -100,6 +122,8 @@ __device__ void quantise_row(const Input& in, const QuantisedRows& out, int row)
   }
   sum = sum_warp(sum);
   if (t % 32 == 0) warp_sum[t / 32] = sum;
+  float r = 1.0f;
+  if constexpr (kNorm) r = rms_factor(fold_partials(partial), n, in.eps);
   __syncthreads();
   if (t == 0) {
 #pragma unroll
@@ -112,12 +136,9 @@ __device__ void quantise_row(const Input& in, const QuantisedRows& out, int row)
 }
 
 template <bool kAligned, bool kNorm, int kThreads, int kKept>
-__global__ void __launch_bounds__(kThreads) quantise_kernel(Input in, QuantisedRows out) {
-  // The product starts when the SMs are empty. Its blocks would crowd on those that already are,
-  // and its tiles are large.
-  if (out.tokens == 0) let_next_start();
-  wait_for_previous();
-  let_next_start();
+__global__ void __launch_bounds__(kThreads)
+    quantise_kernel(Input in, QuantisedRows out, bool early) {
+  if (early) let_next_start();
   quantise_row<kAligned, kNorm, kThreads, kKept>(in, out, static_cast<int>(blockIdx.x));
 }
 
@@ -125,7 +146,7 @@ template <bool kNorm, int kThreads, size_t... I>
 bool launch_quantise(const QuantisePlan& plan, const Input& in, const QuantisedRows& out,
                      cudaStream_t stream, std::index_sequence<I...>) {
   const auto launch_if = [&](bool is_instance, auto kernel) {
-    if (is_instance) launch(kernel, plan.launch, stream, in, out);
+    if (is_instance) launch(kernel, plan.launch, stream, in, out, plan.early);
     return is_instance;
   };
   if ((in.gain != nullptr) != kNorm || plan.launch.threads != kThreads) return false;
@@ -144,10 +165,12 @@ QuantisedRows quantise_rows(const QuantisePlan& plan, CodeOrder order, const Inp
   const QuantisedRows out{workspace.codes, workspace.row_s,
                           workspace.row_r, workspace.row_sum,
                           row_bytes,       order == CodeOrder::kBlocks ? rows : 0};
-  constexpr auto kInstances = std::make_index_sequence<std::size(kKeptLoads)>();
-  require_instance(launch_quantise<true, kQuantiseThreads>(plan, in, out, stream, kInstances) ||
-                   launch_quantise<false, kQuantiseThreads>(plan, in, out, stream, kInstances) ||
-                   launch_quantise<false, kWideQuantiseThreads>(plan, in, out, stream, kInstances));
+  constexpr auto kAll = std::make_index_sequence<kNumKeptLoads>();
+  constexpr auto kWideNorm = std::make_index_sequence<kNumWideNormLoads>();
+  require_instance(launch_quantise<true, kQuantiseThreads>(plan, in, out, stream, kAll) ||
+                   launch_quantise<true, kWideQuantiseThreads>(plan, in, out, stream, kWideNorm) ||
+                   launch_quantise<false, kQuantiseThreads>(plan, in, out, stream, kAll) ||
+                   launch_quantise<false, kWideQuantiseThreads>(plan, in, out, stream, kAll));
   return out;
 }
 

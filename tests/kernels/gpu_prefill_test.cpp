@@ -145,10 +145,13 @@ std::vector<NamedPick> each_kernel() {
                      }});
   }
   for (int tile = 0; cuda::device_traits().has_wgmma && tile < cuda::kNumWgmmaTiles; ++tile) {
-    picks.push_back({"tile " + std::to_string(tile) + " of warpgroups",
-                     [=](const cuda::LinearSize& size, const cuda::DeviceTraits& device) {
-                       return cuda::LinearPlan(cuda::wgmma_gemm_plan(tile, size, device));
-                     }});
+    for (int parts = 1; parts <= cuda::kWgmmaTiles[tile].parts; parts *= 2) {
+      picks.push_back(
+          {"tile " + std::to_string(tile) + " of warpgroups in " + std::to_string(parts) + " parts",
+           [=](const cuda::LinearSize& size, const cuda::DeviceTraits& device) {
+             return cuda::LinearPlan(cuda::wgmma_gemm_plan(tile, parts, size, device));
+           }});
+    }
   }
   return picks;
 }

@@ -187,7 +187,7 @@ TEST_CASE("plans: each tile of warpgroups fits an SM as often as it says") {
   for (int tile = 0; tile < kNumWgmmaTiles; ++tile) {
     for (const int pairs : {40, 1280, 14336}) {
       INFO("tile " << tile << ", " << pairs << " pairs");
-      const WgmmaGemmPlan plan = wgmma_gemm_plan(tile, product(512, 4096, pairs, true), device);
+      const WgmmaGemmPlan plan = wgmma_gemm_plan(tile, 1, product(512, 4096, pairs, true), device);
       const int blocks = plan.launch.blocks[0] * plan.launch.blocks[1];
       const size_t block_bytes = plan.launch.shared_bytes + kMostStaticShared + kReservedShared;
       const int share = std::min(kWgmmaTiles[tile].blocks, divide_up(blocks, 132));

@@ -47,12 +47,12 @@ DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& 
   plan.columns = size.group() <= 4 ? 1 : 2;
   const int heads = size.kv_heads * divide_up(size.group(), 4 * plan.columns);
   // Short contexts: a block has both chunks, and an SM to itself. Blocks of the kernels behind it
-  // would take its issue slots, and find room on the other SMs, at least two thirds of all.
+  // would take its issue slots; they find room on the other SMs.
   const auto other = [&](int round) {
     return static_cast<size_t>(decode_extra_bytes(kSlabDims * plan.slabs, plan.columns, round));
   };
   const bool is_short = size.decode_chunks <= kShortChunks && plan.columns == 1 &&
-                        3 * rows * heads <= device.multiprocessors;
+                        rows * heads <= device.multiprocessors;
   plan.round = is_short && slots_fit(size.type, size.head_dim, 8, other(2), device) ? 2 : 1;
   plan.slots = plan.round == 2 ? 8 : slots_for(size.type, size.head_dim, other(1), device);
   require(plan.slots > 0, "a head's tiles do not fit into shared memory");

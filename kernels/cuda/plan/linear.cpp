@@ -95,6 +95,12 @@ bool gemv_takes(const LinearSize& size, const DeviceTraits& device) {
   return size.rows == 1 && long_gemv_bytes(size.cols, {1, 2}) <= device.max_dynamic_shared;
 }
 
+// Up to so many rows, blocks of a product start as early as there is room for one of them.
+constexpr int kFewRows = 64;
+
+// Rows that many threads each normalise and quantise.
+constexpr int kWideNormRows = 256;
+
 // ---- Several rows ------------------------------------------------------------------------------
 
 // The largest tile of which there are enough to keep the SMs of a large GPU busy (measured on one
@@ -118,10 +124,11 @@ GemmTile tile_for(const LinearSize& size, const DeviceTraits& device) {
 QuantisePlan pick_quantise(const LinearSize& size) {
   QuantisePlan plan;
   plan.by_fours = size.cols % 4 == 0 && size.aligned;
-  const bool is_wide = !size.has_gain && size.cols > 12 * kPartials;
+  const bool is_wide = size.has_gain ? size.rows <= kWideNormRows : size.cols > 12 * kPartials;
   plan.launch.threads = is_wide ? kWideQuantiseThreads : kQuantiseThreads;
-  plan.kept = kKeptLoads[3];
-  for (int i = 2; i >= 0; --i) {
+  const int most = is_wide && size.has_gain ? kNumWideNormLoads : kNumKeptLoads;
+  plan.kept = kKeptLoads[most - 1];
+  for (int i = most - 2; i >= 0; --i) {
     if (size.cols <= 4 * plan.launch.threads * kKeptLoads[i]) plan.kept = kKeptLoads[i];
   }
   plan.launch.blocks[0] = size.rows;
@@ -148,7 +155,7 @@ GemmPlan pick_gemm(const LinearSize& size, const DeviceTraits& device) {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-int64_t quantise_ns(const LinearSize& size) { return 1200 + size.cols * 35 / 100; }
+int64_t quantise_ns(const LinearSize& size) { return 2000 + size.cols * 17 / 100; }
 
 int64_t estimated_ns(const GemmPlan&, const LinearSize& size) {
   const int64_t products = int64_t{size.rows} * size.pairs * size.cols;
@@ -173,7 +180,7 @@ int64_t estimated_ns(const SkinnyPlan& plan, const LinearSize& size, const Devic
 int64_t estimated_ns(const WgmmaGemmPlan& plan, const LinearSize& size,
                      const DeviceTraits& device) {
   const WgmmaCut& cut = kWgmmaTiles[plan.tile];
-  const int column_blocks = divide_up(size.cols, kBlockColumns);
+  const int column_blocks = divide_up(divide_up(size.cols, kBlockColumns), plan.parts);
   int64_t ns = quantise_ns(size) + cut.rest_ns;
   int left = divide_up(plan.launch.blocks[0] * plan.launch.blocks[1], device.multiprocessors);
   for (; left > 0; left -= cut.blocks) {
@@ -181,6 +188,15 @@ int64_t estimated_ns(const WgmmaGemmPlan& plan, const LinearSize& size,
     ns += int64_t{column_blocks} * std::max(cut.latency_ns, together * cut.work_ns);
   }
   return ns;
+}
+
+// As many parts as give each SM two blocks at most, and each block some columns.
+int parts_for(const WgmmaCut& cut, const LinearSize& size, const DeviceTraits& device) {
+  const int tiles = divide_up(size.rows, cut.tokens) * divide_up(size.pairs, cut.pairs());
+  const int most = std::min(cut.parts, divide_up(size.cols, kBlockColumns));
+  int parts = 1;
+  while (2 * parts <= most && parts * tiles <= device.multiprocessors) parts *= 2;
+  return parts;
 }
 
 }  // namespace
@@ -208,14 +224,20 @@ std::optional<SkinnyPlan> skinny_plan(int token_tiles, const LinearSize& size,
   return plan;
 }
 
-WgmmaGemmPlan wgmma_gemm_plan(int tile, const LinearSize& size, const DeviceTraits& device) {
+WgmmaGemmPlan wgmma_gemm_plan(int tile, int parts, const LinearSize& size,
+                              const DeviceTraits& device) {
   const WgmmaCut& cut = kWgmmaTiles[tile];
   WgmmaGemmPlan plan;
   plan.quantise = pick_quantise(size);
+  plan.quantise.early = size.rows <= kFewRows;
   plan.tile = tile;
-  plan.launch.blocks[0] = divide_up(size.rows, cut.tokens);
+  plan.parts = parts;
+  plan.launch.blocks[0] = parts * divide_up(size.rows, cut.tokens);
   plan.launch.blocks[1] = divide_up(size.pairs, cut.pairs());
   plan.launch.threads = cut.threads();
+  plan.launch.shared_bytes = static_cast<size_t>(cut.shared_bytes());
+  if (parts > 1) plan.launch.shared_bytes += static_cast<size_t>(cut.part_sum_bytes());
+  if (plan.quantise.early) return plan;
   // Blocks that come while the kernel before still has some crowd on the SMs that are already free.
   // Each takes so much memory that an SM has no room for more than its share.
   const int per_sm =
@@ -224,7 +246,7 @@ WgmmaGemmPlan wgmma_gemm_plan(int tile, const LinearSize& size, const DeviceTrai
   const size_t share =
       (device.max_dynamic_shared + others) / static_cast<size_t>(std::min(per_sm, cut.blocks)) -
       others;
-  plan.launch.shared_bytes = std::max(static_cast<size_t>(cut.shared_bytes()), share);
+  plan.launch.shared_bytes = std::max(plan.launch.shared_bytes, share);
   return plan;
 }
 
@@ -232,18 +254,16 @@ LinearPlan pick_linear_rows(const LinearSize& size, const DeviceTraits& device) 
   if (size.rows >= 2 && size.rows <= 8) {
     if (const auto skinny = skinny_plan(1, size, device)) return *skinny;
   }
-  // In whole steps the tiles of single warps win where a product is short: they leave room on an SM
-  // for blocks of the kernel behind them, which then starts earlier. Estimates are of products by
-  // themselves (docs/ladder.md, "nine to 64 sequences").
-  constexpr int kManyRows = 64;
+  // Among many rows the tiles of single warps win where a product is short: they leave room on an
+  // SM for blocks of the kernel behind them, which then starts earlier. Estimates are of products
+  // by themselves (docs/ladder.md, "Nine to 64 sequences").
   constexpr int64_t kShortProduct = 300'000'000;  // multiplications
   const int64_t products = int64_t{size.rows} * size.pairs * size.cols;
-  const bool is_short =
-      size.rows > kSkinnyRows && (size.rows <= kManyRows || products < kShortProduct);
-  if (size.rows <= 8 || is_short) return pick_gemm(size, device);
+  const bool is_few = size.rows <= kFewRows;
+  if (size.rows <= 8 || (!is_few && products < kShortProduct)) return pick_gemm(size, device);
   LinearPlan best = pick_gemm(size, device);
   int64_t best_ns =
-      size.rows <= kSkinnyRows ? estimated_ns(std::get<GemmPlan>(best), size) : kNever;
+      is_few && !device.has_wgmma ? estimated_ns(std::get<GemmPlan>(best), size) : kNever;
   const auto consider = [&](const LinearPlan& plan, int64_t ns) {
     if (ns < best_ns) {
       best = plan;
@@ -256,7 +276,8 @@ LinearPlan pick_linear_rows(const LinearSize& size, const DeviceTraits& device) 
     if (skinny) consider(*skinny, estimated_ns(*skinny, size, device));
   }
   for (int tile = 0; device.has_wgmma && tile < kNumWgmmaTiles; ++tile) {
-    const WgmmaGemmPlan plan = wgmma_gemm_plan(tile, size, device);
+    const int parts = is_few ? parts_for(kWgmmaTiles[tile], size, device) : 1;
+    const WgmmaGemmPlan plan = wgmma_gemm_plan(tile, parts, size, device);
     consider(plan, estimated_ns(plan, size, device));
   }
   return best;

@@ -154,14 +154,19 @@ constexpr const TernaryCut& cut_of(GemmTile tile) { return kGemmTiles[static_cas
 
 // Loads of four columns that a thread of the quantising kernel keeps, at most: the columns of such
 // rows are read once.
-inline constexpr int kKeptLoads[] = {3, 6, 12, 28};
-// Threads for a row. With a norm they are few: each makes four of the 256 partial sums of squares.
+inline constexpr int kKeptLoads[] = {3, 7, 12, 28};
+inline constexpr int kNumKeptLoads = static_cast<int>(std::size(kKeptLoads));
+// Threads for a row: many where the time of one row counts, few where there are many rows.
 inline constexpr int kQuantiseThreads = 64;
-inline constexpr int kWideQuantiseThreads = 256;  // for long rows without a norm
+inline constexpr int kWideQuantiseThreads = 256;
+inline constexpr int kNumWideNormLoads = 2;  // of kKeptLoads, with many threads and a norm
 
 struct QuantisePlan {
   int kept = 0;           // of kKeptLoads
   bool by_fours = false;  // columns are read 16 bytes at a time
+  // Whether blocks of the product may start, and fetch weights, before the kernel before has ended.
+  // Large ones would crowd on the SMs that are free first.
+  bool early = true;
   LaunchSize launch;
 };
 
@@ -183,6 +188,7 @@ inline constexpr int kWeightChunkBytes = kWeightChunk * 16 * kBlockColumns / 4; 
 struct WgmmaCut {
   int groups, tokens, stages, slots;
   int blocks;  // of an SM, at most: one multiplies while another stores
+  int parts;   // 1, 2, 4 or 8: so many blocks, a cluster, may share the columns
   // Nanoseconds on an H200: of a block of columns where an SM has one tile, and its share of an SM
   // that has several; of the rest of a tile.
   int latency_ns, work_ns, rest_ns;
@@ -194,16 +200,19 @@ struct WgmmaCut {
   constexpr int shared_bytes() const {
     return stages * stage_bytes() + 4 * groups * slots * kWeightChunkBytes + 1024;
   }
+  // Of several parts: those that a block gets.
+  constexpr int part_sum_bytes() const { return 64 * groups * tokens * 4; }
 };
 inline constexpr WgmmaCut kWgmmaTiles[] = {
-    {1, 32, 8, 4, 3, 250, 110, 3500},  {1, 64, 4, 4, 3, 270, 140, 3400},
-    {2, 64, 4, 4, 2, 325, 260, 3200},  {2, 96, 4, 2, 2, 320, 330, 6000},
-    {2, 128, 4, 2, 2, 400, 420, 4000}, {3, 128, 8, 2, 1, 500, 660, 6000}};
+    {1, 32, 8, 4, 3, 4, 250, 110, 3500},  {1, 64, 4, 4, 3, 8, 270, 140, 3400},
+    {2, 64, 4, 4, 2, 1, 325, 260, 3200},  {2, 96, 4, 2, 2, 1, 320, 330, 6000},
+    {2, 128, 4, 2, 2, 1, 400, 420, 4000}, {3, 128, 8, 2, 1, 1, 500, 660, 6000}};
 inline constexpr int kNumWgmmaTiles = static_cast<int>(std::size(kWgmmaTiles));
 
 struct WgmmaGemmPlan {
   QuantisePlan quantise;
-  int tile = 0;  // of kWgmmaTiles
+  int tile = 0;   // of kWgmmaTiles
+  int parts = 1;  // blocks that share the columns of a tile
   LaunchSize launch;
 };
 
@@ -221,6 +230,7 @@ std::optional<SkinnyPlan> skinny_plan(int token_tiles, const LinearSize& size,
                                       const DeviceTraits& device);
 
 // With a tile of kWgmmaTiles, for devices with wgmma.
-WgmmaGemmPlan wgmma_gemm_plan(int tile, const LinearSize& size, const DeviceTraits& device);
+WgmmaGemmPlan wgmma_gemm_plan(int tile, int parts, const LinearSize& size,
+                              const DeviceTraits& device);
 
 }  // namespace edgellm::cuda

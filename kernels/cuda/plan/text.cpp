@@ -48,8 +48,9 @@ std::string text_of(const GemmPlan& plan) {
 std::string text_of(const WgmmaGemmPlan& plan) {
   const WgmmaCut& cut = kWgmmaTiles[plan.tile];
   std::ostringstream out;
-  out << text_of(plan.quantise) << "; wgmma GEMM " << 2 * cut.pairs() << " x " << cut.tokens << ": "
-      << text_of(plan.launch);
+  out << text_of(plan.quantise) << "; wgmma GEMM " << 2 * cut.pairs() << " x " << cut.tokens;
+  if (plan.parts > 1) out << " in " << plan.parts << " parts";
+  out << ": " << text_of(plan.launch);
   return out.str();
 }
 
