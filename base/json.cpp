@@ -19,33 +19,124 @@ struct Fault {
   std::string what;
 };
 
-// Throws Fault.
-Json parse_strictly(std::string_view text, const JsonFilter& keep) {
-  // One set of keys for each object that is open, by depth.
-  std::vector<std::unordered_set<std::string>> keys;
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxJsonDepth) {
+// Builds the value event by event, in time linear in the text. (nlohmann's own parser with a
+// callback searches the parent for discarded values at the end of every object.) Throws Fault.
+class StrictReader : public nlohmann::json_sax<Json> {
+ public:
+  StrictReader(const JsonFilter& keep, size_t max_values) : keep_(keep), max_values_(max_values) {}
+
+  Json take() { return std::move(root_); }
+
+  bool null() override { return scalar(nullptr); }
+  bool boolean(bool value) override { return scalar(value); }
+  bool number_integer(number_integer_t value) override { return scalar(value); }
+  bool number_unsigned(number_unsigned_t value) override { return scalar(value); }
+  bool number_float(number_float_t value, const string_t&) override { return scalar(value); }
+  bool string(string_t& value) override { return scalar(std::move(value)); }
+  bool binary(binary_t&) override { return false; }  // JSON text has none
+
+  bool start_object(size_t) override { return start(Json::value_t::object); }
+  bool end_object() override { return end(); }
+  bool start_array(size_t) override { return start(Json::value_t::array); }
+  bool end_array() override { return end(); }
+
+  bool key(string_t& name) override {
+    if (dropped_depth_ > 0) return true;
+    Container& parent = open_.back();
+    const bool is_kept = !keep_ || keep_(static_cast<int>(open_.size()), name);
+    parent.member = nullptr;
+    bool is_new = false;
+    if (is_kept) {
+      count_value();
+      const auto [member, inserted] = parent.json->get_ref<Json::object_t&>().emplace(name, Json());
+      parent.member = &member->second;
+      is_new = inserted;
+    } else {
+      is_new = parent.dropped_keys.insert(name).second;
+    }
+    if (!is_new) throw Fault{"JSON has the key '" + printable(name) + "' twice"};
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    const bool is_syntax = dynamic_cast<const Json::parse_error*>(&error) != nullptr;
+    throw Fault{is_syntax ? "is not valid JSON (at byte " + std::to_string(position) + ")"
+                          : "is not valid JSON"};  // a number out of range
+  }
+
+ private:
+  struct Container {
+    Json* json;
+    Json* member = nullptr;  // of an object: where the value of its last key goes; null: nowhere
+    std::unordered_set<std::string> dropped_keys;
+  };
+
+  void count_value() {
+    if (++n_values_ > max_values_) {
+      throw Fault{"JSON has more than " + std::to_string(max_values_) + " values"};
+    }
+  }
+
+  bool is_dropped() const {
+    return dropped_depth_ > 0 ||
+           (!open_.empty() && open_.back().json->is_object() && open_.back().member == nullptr);
+  }
+
+  // Puts a value where the tree grows and returns its place, which stays until the parent's end.
+  Json* put(Json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    Container& parent = open_.back();
+    if (parent.json->is_object()) {
+      *parent.member = std::move(value);
+      return parent.member;
+    }
+    count_value();
+    parent.json->push_back(std::move(value));
+    return &parent.json->back();
+  }
+
+  bool scalar(Json value) {
+    if (!is_dropped()) put(std::move(value));
+    return true;
+  }
+
+  bool start(Json::value_t type) {
+    if (open_.size() + dropped_depth_ >= kMaxJsonDepth) {
       throw Fault{"JSON is nested deeper than " + std::to_string(kMaxJsonDepth)};
     }
-    if (event == Json::parse_event_t::object_start) {
-      keys.resize(static_cast<size_t>(depth) + 1);
-      keys.back().clear();
-    } else if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys[static_cast<size_t>(depth) - 1].insert(key).second) {
-        throw Fault{"JSON has the key '" + printable(key) + "' twice"};
-      }
-      if (keep) return keep(depth, key);
+    if (is_dropped()) {
+      ++dropped_depth_;
+    } else {
+      open_.push_back({.json = put(Json(type)), .member = nullptr, .dropped_keys = {}});
     }
     return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), check);
-  } catch (const Json::parse_error& error) {
-    throw Fault{"is not valid JSON (at byte " + std::to_string(error.byte) + ")"};
-  } catch (const Json::exception&) {  // a number out of range
-    throw Fault{"is not valid JSON"};
   }
+
+  bool end() {
+    if (dropped_depth_ > 0) {
+      --dropped_depth_;
+    } else {
+      open_.pop_back();
+    }
+    return true;
+  }
+
+  const JsonFilter& keep_;
+  size_t max_values_;
+  size_t n_values_ = 0;
+  Json root_;
+  std::vector<Container> open_;  // the kept containers we are inside of, outermost first
+  size_t dropped_depth_ = 0;     // how many dropped ones are inside of the last of them
+};
+
+Json parse_strictly(std::string_view text, const JsonFilter& keep, size_t max_values) {
+  StrictReader reader(keep, max_values);
+  Json::sax_parse(text.begin(), text.end(), &reader);
+  return reader.take();
 }
 
 }  // namespace
@@ -53,7 +144,7 @@ Json parse_strictly(std::string_view text, const JsonFilter& keep) {
 Json parse_json_object(std::string_view text, const JsonSource& source, const JsonFilter& keep) {
   const std::string subject = source.what.empty() ? std::string() : source.what + ": ";
   try {
-    Json result = parse_strictly(text, keep);
+    Json result = parse_strictly(text, keep, kMaxJsonValues);
     if (!result.is_object()) throw Fault{"is not a JSON object"};
     return result;
   } catch (const Fault& fault) {
@@ -61,9 +152,10 @@ Json parse_json_object(std::string_view text, const JsonSource& source, const Js
   }
 }
 
-std::optional<Json> try_parse_json(std::string_view text, const JsonFilter& keep) {
+std::optional<Json> try_parse_json(std::string_view text, const JsonFilter& keep,
+                                   size_t max_values) {
   try {
-    return parse_strictly(text, keep);
+    return parse_strictly(text, keep, max_values);
   } catch (const Fault&) {
     return std::nullopt;
   }

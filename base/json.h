@@ -21,6 +21,10 @@ using Json = nlohmann::json;
 // Deeper nesting than any file of ours or of Hugging Face has; recursion over parsed JSON is safe.
 inline constexpr int kMaxJsonDepth = 64;
 
+// More values than any file has that is read whole. A value takes up to 150 bytes, so hostile text
+// cannot cost more than 300 MB.
+inline constexpr size_t kMaxJsonValues = 2'000'000;
+
 // Where a text comes from, for the Error of a fault: "PATH: WHAT: ...", with the exit code `blame`.
 struct JsonSource {
   std::string path;       // of a file, or what else messages call the text: "line 12"
@@ -32,12 +36,14 @@ struct JsonSource {
 // that large parts nobody reads cost no memory.
 using JsonFilter = std::function<bool(int depth, const std::string& key)>;
 
-// UTF-8, no duplicate keys, no deeper than kMaxJsonDepth, the outermost value an object.
+// UTF-8, no duplicate keys, no deeper than kMaxJsonDepth, no more values kept than kMaxJsonValues,
+// the outermost value an object. Takes time linear in the text.
 Json parse_json_object(std::string_view text, const JsonSource& source,
                        const JsonFilter& keep = nullptr);
 
-// As strict, with any outermost value. Empty where the text has a fault.
-std::optional<Json> try_parse_json(std::string_view text, const JsonFilter& keep = nullptr);
+// As strict, with any outermost value and up to `max_values`. Empty where the text has a fault.
+std::optional<Json> try_parse_json(std::string_view text, const JsonFilter& keep = nullptr,
+                                   size_t max_values = kMaxJsonValues);
 
 // The members of one object. A key that is absent or null is "not there".
 class Fields {

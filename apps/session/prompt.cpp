@@ -87,7 +87,9 @@ std::vector<int32_t> read_ids_file(const std::string& path, int vocab) {
                                       "; expected a JSON array of token ids, for "
                                       "example [1, 2, 3]");
   };
-  const auto json = try_parse_json(read_input(path));
+  // A corpus for perplexity has millions of ids.
+  constexpr size_t kMaxIds = 100'000'000;
+  const auto json = try_parse_json(read_input(path), /*keep=*/nullptr, kMaxIds);
   if (!json) fail("not valid JSON");
   if (!json->is_array()) fail("not a JSON array");
   if (json->empty()) fail("no ids in it");

@@ -43,7 +43,38 @@ TEST_CASE("a text that may have faults is a value or none") {
     CHECK_FALSE(try_parse_json(text));
   }
   CHECK(try_parse_json(std::string(64, '[') + std::string(64, ']')));
-  CHECK_FALSE(try_parse_json(std::string(66, '[') + std::string(66, ']')));
+  CHECK_FALSE(try_parse_json(std::string(65, '[') + std::string(65, ']')));
+  CHECK_FALSE(try_parse_json(std::string(200'000, '[')));
+}
+
+TEST_CASE("values that a filter drops are read past") {
+  const auto keep = [](int depth, const std::string& key) { return depth != 2 || key != "big"; };
+  const std::string text =
+      R"({"a":{"big":[1,{"x":[2]}],"b":[3,{"big":4}]},"big":{"big":5,"c":null},"d":6})";
+  CHECK(*try_parse_json(text, keep) ==
+        Json::parse(R"({"a":{"b":[3,{"big":4}]},"big":{"c":null},"d":6})"));
+  CHECK_FALSE(try_parse_json(R"({"a":{"big":1,"big":2}})", keep));  // still twice
+  CHECK_FALSE(
+      try_parse_json(R"({"a":{"big":)" + std::string(70, '[') + std::string(70, ']') + "}}", keep));
+}
+
+// Seconds for a reader that is linear; minutes for one that is not.
+TEST_CASE("many values take time in proportion, and their number is limited") {
+  const auto list = [](const std::string& value, size_t n) {
+    std::string text = "[" + value;
+    for (size_t i = 1; i < n; ++i) text += "," + value;
+    return text + "]";
+  };
+  CHECK(try_parse_json(list("{}", 1'900'000))->size() == 1'900'000);
+  CHECK(try_parse_json(list("{\"a\":{}}", 900'000))->size() == 900'000);
+  CHECK(try_parse_json(list("1", kMaxJsonValues))->size() == kMaxJsonValues);
+  CHECK_FALSE(try_parse_json(list("1", kMaxJsonValues + 1)));
+  CHECK(try_parse_json(list("1", kMaxJsonValues + 1), nullptr, SIZE_MAX));
+  check_fails(ExitCode::kModelFile, "f.json: JSON has more than 2000000 values",
+              [&] { parse_json_object("{\"a\":" + list("[]", kMaxJsonValues) + "}", {"f.json"}); });
+  // What is dropped does not count.
+  const auto nothing = [](int, const std::string&) { return false; };
+  CHECK(try_parse_json("{\"a\":" + list("[]", kMaxJsonValues) + "}", nothing)->empty());
 }
 
 }  // namespace
