@@ -55,7 +55,8 @@ BatchInput::BatchInput(const std::string& path, bool is_text)
 
 void BatchInput::rewind() {
   reader_.emplace(fd_, name_,
-                  LineReader::Options{.max_bytes = scanned_ ? scanned_->bytes : UINT64_MAX,
+                  LineReader::Options{.max_line_bytes = kMaxLineBytes,
+                                      .max_bytes = scanned_ ? scanned_->bytes : UINT64_MAX,
                                       .wait = await_input});
   line_ = 0;
   n_requests_ = 0;
@@ -146,8 +147,8 @@ LineReader::Status BatchInput::next(Request& request, bool may_wait) {
 void BatchInput::describe(Request& request, bool is_cut) {
   std::optional<std::string> given;
   if (is_cut) {
-    request.problem = request.where() + " is longer than " +
-                      std::to_string(LineReader::kMaxLineBytes >> 20) + " MiB";
+    request.problem =
+        request.where() + " is longer than " + std::to_string(kMaxLineBytes >> 20) + " MiB";
   } else if (const size_t bad = find_invalid_utf8(request.text); bad != std::string::npos) {
     request.problem = request.where() + " is not UTF-8 at byte " + std::to_string(bad) +
                       "; convert it first, for example with iconv -t UTF-8";

@@ -16,6 +16,10 @@ namespace edgellm {
 
 class BatchInput {
  public:
+  // A longer line is no request: parsing may take ten times its memory, and the answers that are
+  // being made share what there is.
+  static constexpr size_t kMaxLineBytes = size_t{16} << 20;
+
   // "-" is standard input. Throws Error (kUsage).
   BatchInput(const std::string& path, bool is_text);
 

@@ -90,13 +90,22 @@ void check_names(const Fields& fields, const std::vector<std::string>& own, bool
   }
 }
 
+// An id stands in its record twice, and in messages.
+constexpr size_t kMaxIdBytes = 1024;
+
 std::optional<std::string> read_id(const Fields& fields) {
   const bool both = fields.has("id") && fields.has("custom_id");
   if (both) fields.fail("has both id and custom_id; one of them names the request");
   const Json* id = fields.find(fields.has("id") ? "id" : "custom_id");
   if (id == nullptr) return std::nullopt;
   if (id->is_number_integer()) return id->dump();
-  if (id->is_string() && !id->get_ref<const std::string&>().empty()) return id->get<std::string>();
+  const std::string* text = id->get_ptr<const std::string*>();
+  if (text != nullptr && text->size() > kMaxIdBytes) {
+    fields.fail(std::string(fields.has("id") ? "id" : "custom_id") + " has " +
+                std::to_string(text->size()) + " bytes; expected at most " +
+                std::to_string(kMaxIdBytes));
+  }
+  if (text != nullptr && !text->empty()) return *text;
   fields.fail(std::string(fields.has("id") ? "id" : "custom_id") + " is " + value_text(*id) +
               ", expected a text that is not empty");
 }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "tests/apps/batch_files.h"
+#include "tests/support/sanitizers.h"
 
 namespace edgellm::test {
 namespace {
@@ -97,6 +98,11 @@ TEST_CASE("lines that are no requests say why") {
   refused(R"({"id":"","prompt":"x"})", "id is \"\"");
   refused(R"({"id":1.5,"prompt":"x"})", "id is 1.5");
   refused(R"({"id":"a","custom_id":"b","prompt":"x"})", "both id and custom_id");
+  refused(R"({"prompt":"x","id":")" + std::string(1025, 'i') + "\"}",
+          "id has 1025 bytes; expected at most 1024");
+  refused(R"({"prompt":"x","custom_id":")" + std::string(1025, 'i') + "\"}", "custom_id has 1025");
+  const std::string longest(1024, 'i');
+  CHECK(parse_batch_line(R"({"prompt":"x","id":")" + longest + "\"}", "line 1").id == longest);
   refused("{}", "expected one of prompt and messages");
   refused(R"({"prompt":"x","messages":[]})", "expected one of prompt and messages");
   refused(R"({"prompt":""})", "prompt is empty");
@@ -234,6 +240,36 @@ TEST_CASE("bad lines become error records and the others are answered") {
   CHECK(stopped.err.find("line 3 is not UTF-8") != std::string::npos);
   CHECK(read_records(strict).contains("line-3"));
   CHECK(!read_records(strict).contains("line-4"));
+}
+
+TEST_CASE("huge lines and ids lose no record, and memory is bounded") {
+  const TempDir folder;
+  const std::string huge(15 << 20, 'i');
+  std::string ids = "[1";
+  for (int i = 0; i < 4'000'000; ++i) ids += ",1";
+  ids += "]";
+  const std::string in =
+      write_file(folder, "in.jsonl",
+                 "{\"id\":\"" + huge + "\",\"prompt\":\"x\"}\n{\"id\":\"" + huge +
+                     "\",\"prompt\":\"x\"}\n{\"prompt\":" + ids + "}\n{\"prompt\":\"" +
+                     std::string(17 << 20, 'x') + "\"}\n{\"id\":\"good\",\"prompt\":\"x\"}\n");
+  for (const char* order : {"--ordered", "--strict"}) {
+    const bool is_strict = std::string(order) == "--strict";
+    const std::string out = folder / "out.jsonl";
+    const Result result = run_batch_to(7, in, out, {"-n", "1", "--restart", order});
+    if (!kSanitized) CHECK(result.peak_bytes < size_t{300} << 20);
+    const Records records = read_records(out);
+    if (is_strict) continue;
+    REQUIRE(records.size() == 5);
+    CHECK(!answer_of(records.at("good")).empty());
+    const auto message = [&](const char* id) {
+      return records.at(id)["error"]["message"].get<std::string>();
+    };
+    CHECK(message("line-1").find("expected at most 1024") != std::string::npos);
+    CHECK(message("line-2").find("expected at most 1024") != std::string::npos);
+    CHECK(message("line-3").find("more than 2000000 values") != std::string::npos);
+    CHECK(message("line-4") == "line 4 is longer than 16 MiB");
+  }
 }
 
 TEST_CASE("a model without tokenizer or template fails requests, not the batch") {
