@@ -266,6 +266,23 @@ TEST_CASE("an answer that breaks off") {
       {"not JSON", "nope"});
 }
 
+TEST_CASE("a server that floods") {
+  const std::string text(8 << 20, 'x');
+  const auto floods = [](const Client& client, const std::string& bytes, const std::string& part) {
+    INFO(client.name << ": " << part);
+    TestServer server;
+    server.behaviour->flood = bytes;
+    const auto peer = client.connect(server, quick(60'000));
+    check_unavailable([&] { peer->complete(kRequest); }, {part});
+  };
+  floods(both()[0], text, "sent a line of more than 16 MiB");
+  floods(both()[0], "{\"response\":\"" + text + "\"}\n", "sent more than 16 MiB of text");
+  floods(both()[1], text, "sent a line of more than 16 MiB");
+  floods(both()[1], "data: " + text + "\n", "sent an event of more than 16 MiB");
+  floods(both()[1], "data: {\"choices\":[{\"text\":\"" + text + "\"}]}\n\n",
+         "sent more than 16 MiB of text");
+}
+
 TEST_CASE("a server that is too slow") {
   for (const Client& client : both()) {
     for (const bool endless : {false, true}) {  // silence, and drops that never fill a cup

@@ -10,7 +10,7 @@ namespace edgellm::peers {
 namespace {
 
 std::vector<std::string> lines_of(const std::string& text, size_t step) {
-  LineSplitter reader(kMaxAnswerLineBytes);
+  LineSplitter reader(kMaxAnswerBytes);
   std::vector<std::string> lines;
   for (size_t at = 0; at < text.size(); at += step) {
     CHECK(reader.push(std::string_view(text).substr(at, step), [&](std::string_view line) {
@@ -30,7 +30,7 @@ TEST_CASE("lines are the same however they are cut") {
 }
 
 TEST_CASE("a line without an end is not collected for ever") {
-  LineSplitter reader(kMaxAnswerLineBytes);
+  LineSplitter reader(kMaxAnswerBytes);
   const std::string megabyte(1 << 20, 'x');
   int pushes = 0;
   while (reader.push(megabyte, [](std::string_view) { return true; })) REQUIRE(++pushes < 20);
@@ -39,7 +39,7 @@ TEST_CASE("a line without an end is not collected for ever") {
 }
 
 TEST_CASE("a reader that has enough gets no more lines") {
-  LineSplitter reader(kMaxAnswerLineBytes);
+  LineSplitter reader(kMaxAnswerBytes);
   int lines = 0;
   CHECK_FALSE(reader.push("a\nb\nc\n", [&](std::string_view) { return ++lines < 2; }));
   CHECK(lines == 2);
@@ -56,7 +56,25 @@ TEST_CASE("server-sent events") {
   CHECK(events == std::vector<std::string>{"one", "two\nlines", " blank"});
 }
 
+TEST_CASE("an event without an end is not collected for ever") {
+  EventReader reader;
+  const std::string line = "data:" + std::string(1 << 20, 'x');
+  int lines = 0;
+  while (!reader.is_too_long()) {
+    REQUIRE(++lines < 20);
+    CHECK_FALSE(reader.push(line));
+  }
+  CHECK(lines == 16);
+  CHECK(reader.data().size() <= kMaxAnswerBytes);
+  reader.push("");
+  reader.push("data: small");
+  CHECK(reader.push(""));
+  CHECK_FALSE(reader.is_too_long());
+  CHECK(reader.data() == "small");
+}
+
 TEST_CASE("JSON of strangers") {
+  CHECK_FALSE(parse_json("{\"a\":" + std::string(200'000, '[')));
   CHECK_FALSE(parse_json("<html>"));
   CHECK_FALSE(parse_json(""));
   CHECK(text_of(*parse_json("{\"a\":\"x\xe7\x8b\"}"), "a") == "x??");  // cut within a character

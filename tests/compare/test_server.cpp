@@ -213,6 +213,9 @@ void TestServer::stream(httplib::Response& response, const std::string& content_
           }
           return true;
         };
+        while (!how.flood.empty()) {
+          if (stopping_ || !write(how.flood)) return false;
+        }
         for (size_t i = 0; i < lines.size(); ++i) {
           if (static_cast<int>(i) == how.cut_after) return false;
           while (static_cast<int>(i) == how.stall_after || how.endless) {

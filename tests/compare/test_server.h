@@ -28,6 +28,7 @@ struct Behaviour {
   int cut_after = -1;          // close the connection after so many pieces
   int stall_after = -1;        // say nothing more after so many pieces
   bool endless = false;        // empty pieces for ever
+  std::string flood;           // these bytes for ever, as fast as they are read
   bool no_end = false;         // close well-behaved, without the last piece
   bool no_usage = false;       // OpenAI: neither usage nor timings
   bool extra_events = false;   // OpenAI: comments, named events, empty pieces, CR LF

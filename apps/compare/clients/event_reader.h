@@ -7,8 +7,8 @@
 
 namespace edgellm::peers {
 
-// A line longer than this is nobody's answer.
-inline constexpr size_t kMaxAnswerLineBytes = size_t{16} << 20;
+// A line, an event or a whole text longer than this is nobody's answer.
+inline constexpr size_t kMaxAnswerBytes = size_t{16} << 20;
 
 // The lines "data: ..." of an event, joined by newlines. An empty line ends the event. Comments and
 // other fields are skipped.
@@ -18,8 +18,12 @@ class EventReader {
   bool push(std::string_view line);
   const std::string& data() const { return data_; }
 
+  // The event has more than kMaxAnswerBytes of data. What is beyond them was dropped.
+  bool is_too_long() const { return is_too_long_; }
+
  private:
   std::string data_;
+  bool is_too_long_ = false;
   bool complete_ = true;  // the next line begins a new event
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::chrono::seconds kConnectTimeout{5};
 // Of an answer that is read as a whole: the longest, /api/show, is a few hundred kilobytes.
-constexpr size_t kMaxBodyBytes = size_t{64} << 20;
+constexpr size_t kMaxBodyBytes = size_t{16} << 20;
 
 // Closes the client's connection at the time limit or at Ctrl-C: cpp-httplib's own time limit is
 // of one read, and a server that drips bytes never meets it.
@@ -151,7 +151,7 @@ HttpResponse HttpClient::send(const Call& call) const {
   const std::string so_far = answered && call.received ? " after " + call.received() : "";
   std::string problem;
   if (too_large) {
-    problem = server + " answers " + call.path + " with more than 64 MiB";
+    problem = server + " answers " + call.path + " with more than 16 MiB";
   } else if (timed_out) {
     problem = server + " did not finish its answer to " + call.path + " within " +
               seconds_text(options_.timeout) + so_far + "; use a longer --timeout or a smaller -n";

@@ -70,7 +70,7 @@ class Ollama : public Peer {
     Completion result;
     nlohmann::json last;
     std::string complaint;
-    LineSplitter lines(kMaxAnswerLineBytes);
+    LineSplitter lines(kMaxAnswerBytes);
     const auto on_line = [&](std::string_view line) {
       const int64_t now = now_ns();
       if (line.empty()) return true;
@@ -86,6 +86,10 @@ class Ollama : public Peer {
       // "thinking" is text as well: of models that cannot be kept from it.
       std::string text = text_of(*json, "thinking").value_or("");
       text += text_of(*json, "response").value_or("");
+      if (result.text.size() + text.size() > kMaxAnswerBytes) {
+        complaint = "sent more than 16 MiB of text";
+        return false;
+      }
       if (!text.empty()) {
         result.text += text;
         result.piece_ns.push_back(now);

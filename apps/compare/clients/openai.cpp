@@ -58,6 +58,10 @@ class Answer {
     if (choices == nullptr || !choices->is_array() || choices->empty()) return true;
     const nlohmann::json& choice = choices->front();
     if (const auto text = text_of(choice, "text"); text && !text->empty()) {
+      if (result_.text.size() + text->size() > kMaxAnswerBytes) {
+        complaint_ = "sent more than 16 MiB of text";
+        return false;
+      }
       result_.text += *text;
       result_.piece_ns.push_back(now);
       result_.piece_bytes.push_back(text->size());
@@ -126,10 +130,11 @@ class OpenAi : public Peer {
     if (knows_ignore_eos()) body["ignore_eos"] = true;
     const std::string path = "/v1/completions";
     Answer answer;
-    LineSplitter lines(kMaxAnswerLineBytes);
+    LineSplitter lines(kMaxAnswerBytes);
     EventReader events;
     const auto on_line = [&](std::string_view line) {
-      return !events.push(line) || answer.push(events.data(), now_ns());
+      if (events.push(line)) return answer.push(events.data(), now_ns());
+      return !events.is_too_long();
     };
     answer.set_sent(now_ns());
     const HttpResponse response = client_.post_streaming(
@@ -138,6 +143,7 @@ class OpenAi : public Peer {
     if (!response.ok()) client_.fail(response, path);
     std::string complaint = answer.complaint();
     if (lines.is_too_long()) complaint = "sent a line of more than 16 MiB";
+    if (events.is_too_long()) complaint = "sent an event of more than 16 MiB";
     if (complaint.empty() && !answer.finished()) {
       complaint = answer.pieces() == 0 && !answer.done()
                       ? "did not answer " + path + " with a stream of events"
