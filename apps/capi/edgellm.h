@@ -8,8 +8,10 @@
  *
  * Threads. Any number of threads may use one model at the same time; computing calls on sequences
  * of one model take turns. A sequence belongs to one call at a time, from any thread: a second one
- * at the same time gets EDGELLM_ERROR_USAGE. Releasing an object must not overlap with another use
- * of it. A process that has opened a model must not use it in a child after fork().
+ * at the same time gets EDGELLM_ERROR_USAGE. Only edgellm_sequence_length() may be
+ * called meanwhile; it gives the length before or after that call. Releasing an object must not
+ * overlap with another use of it. A process that has opened a model must not use it in a child
+ * after fork().
  *
  * Versions. Within one EDGELLM_ABI_VERSION, which is the number in the library's soname, functions,
  * options at the end of a struct, status codes and flag bits may be added; nothing else changes.

@@ -53,7 +53,8 @@ int LoadedModel::take_slot() {
   if (free == slot_is_taken_.end()) {
     throw Error(ExitCode::kUsage,
                 "the model was opened for " + std::to_string(slot_is_taken_.size()) +
-                    " sequences and has as many; free one, or open it with more max_sequences");
+                    (slot_is_taken_.size() == 1 ? " sequence" : " sequences") +
+                    " and has as many; free one, or open it with more max_sequences");
   }
   *free = true;
   return static_cast<int>(free - slot_is_taken_.begin());
@@ -96,7 +97,7 @@ void Sequence::feed(std::span<const int32_t> ids) {
   }
   if (ids.empty()) return;
   ids_.insert(ids_.end(), ids.begin(), ids.end());
-  forget_results();
+  note_new_ids();
 }
 
 void Sequence::truncate(size_t n_ids) {
@@ -107,7 +108,7 @@ void Sequence::truncate(size_t n_ids) {
   if (n_ids == ids_.size()) return;
   ids_.resize(n_ids);
   n_cached_ = std::min(n_cached_, n_ids);
-  forget_results();
+  note_new_ids();
 }
 
 void Sequence::set_sampling(const SamplingOptions& sampling, bool ban_stop_ids) {
@@ -167,7 +168,8 @@ void Sequence::run(const Outputs& outputs) {
               outputs);
 }
 
-void Sequence::forget_results() {
+void Sequence::note_new_ids() {
+  n_ids_.store(ids_.size(), std::memory_order_relaxed);
   logits_.clear();
   next_id_.reset();
 }

@@ -63,7 +63,8 @@ class Sequence {
   Sequence& operator=(const Sequence&) = delete;
 
   const LoadedModel& model() const { return *model_; }
-  size_t length() const { return ids_.size(); }
+  // At any time, from any thread: before or after a call that is under way.
+  size_t length() const { return n_ids_.load(std::memory_order_relaxed); }
 
   // Throws Error (kUsage, kPromptDoesNotFit) and leaves the sequence as it was.
   void feed(std::span<const int32_t> ids);
@@ -90,15 +91,16 @@ class Sequence {
  private:
   std::span<const int32_t> banned() const;
   void run(const Outputs& outputs);
-  // The last id is another one: nothing is known of it yet.
-  void forget_results();
+  // ids_ have changed: nothing is known of the last one yet.
+  void note_new_ids();
 
   std::shared_ptr<LoadedModel> model_;
   int slot_;
   std::atomic<bool> in_use_{false};
   std::vector<int32_t> ids_;
-  size_t n_cached_ = 0;        // of ids_, those whose keys and values the cache holds
-  std::vector<float> logits_;  // after the last id; empty where not computed
+  std::atomic<size_t> n_ids_{0};  // of ids_, for length()
+  size_t n_cached_ = 0;           // of ids_, those whose keys and values the cache holds
+  std::vector<float> logits_;     // after the last id; empty where not computed
   std::optional<int32_t> next_id_;
   SamplingOptions sampling_;
   bool ban_stop_ids_ = false;

@@ -292,6 +292,28 @@ TEST_CASE("a second call on a sequence at the same time is refused") {
   CHECK(status == EDGELLM_OK);
 }
 
+// What the thread sanitizer reports where the length is read from the ids themselves.
+TEST_CASE("the length of a sequence can be read while another thread feeds it") {
+  const ModelHandle model = open(demo_model());
+  const SequenceHandle sequence = sequence_of(model);
+  constexpr size_t kIds = 1500;
+  std::thread worker([&] {
+    for (size_t i = 0; i < kIds; ++i) {
+      const int32_t id = 1;
+      edgellm_feed_ids(sequence.get(), &id, 1);
+    }
+  });
+  size_t length = 0;
+  bool grows = true;
+  while (length < kIds) {
+    const size_t now = edgellm_sequence_length(sequence.get());
+    grows = grows && now >= length && now <= kIds;
+    length = now;
+  }
+  worker.join();
+  CHECK(grows);
+}
+
 TEST_CASE("a model may be closed before its sequences") {
   ModelHandle model = open(demo_model());
   const SequenceHandle sequence = prompted(model);
