@@ -40,6 +40,13 @@ struct ChatTemplate::Impl {
 };
 
 ChatTemplate::ChatTemplate(std::string_view source, const std::string& where) {
+  // Published templates have at most 30 kB.
+  constexpr size_t kMaxBytes = size_t{1} << 20;
+  if (source.size() > kMaxBytes) {
+    throw Error(ExitCode::kUnsupported, where + " has " + std::to_string(source.size()) +
+                                            " bytes, supported are at most " +
+                                            std::to_string(kMaxBytes));
+  }
   if (find_invalid_utf8(source) != std::string::npos) {
     throw Error(ExitCode::kModelFile, where + " is not UTF-8 text");
   }

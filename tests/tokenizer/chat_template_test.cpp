@@ -85,6 +85,54 @@ TEST_CASE("a hostile template ends soon, whatever it does") {
   check_refused(repeated("{% if 1 %}", 5000), kUnsupported, "T, line 1: nested deeper than");
   check_refused("{{ 1" + repeated(" + 1", 5000) + " }}", kUnsupported, "T, line 1: an expression");
   check_refused("{{ x" + repeated(".x", 5000) + " }}", kUnsupported, "T, line 1: an expression");
+  // A weight that has reached its end, and more.
+  check_refused(
+      "{% set n = namespace(x=[1]) %}{% for i in range(64) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
+      "{% set d = {n.x: 1} %}{{ d[n.x] }}",
+      kUnsupported, too_much);
+  // Searches that compare most of what they look for at every place.
+  const std::string needle = "{% set s = 'a' * 9000000 %}{% set t = 'b' ~ 'a' * 250 %}";
+  check_refused(needle + "{% for i in range(99) %}{{ s.count(t) }}{% endfor %}", kUnsupported,
+                too_much);
+  check_refused(needle + "{% for i in range(99) %}{{ s.rsplit(t) | length }}{% endfor %}",
+                kUnsupported, too_much);
+  check_refused(needle + "{% for i in range(99) %}{{ t in s }}{% endfor %}", kUnsupported,
+                too_much);
+  // Many names, and long ones.
+  const auto names = [](int n, const std::string& between, const std::string& value) {
+    std::string list;
+    for (int i = 0; i < n; ++i) {
+      list += (i == 0 ? "" : between) + "n" + std::to_string(i) + value;
+    }
+    return list;
+  };
+  const std::string assignments = names(60'000, ",", "=1");
+  check_refused(
+      "{% with " + assignments + " %}{{ x" + repeated(" ~ x", 60'000) + " }}{% endwith %}",
+      kUnsupported, too_much);
+  check_refused("{% set " + names(50'000, "=1 %}{% set ", "") + "=1 %}", kUnsupported, too_much);
+  check_refused("{% set n = namespace(" + assignments + ") %}", kUnsupported, too_much);
+  check_refused("{% set n = dict(" + assignments + ") %}", kUnsupported, too_much);
+  check_refused(
+      "{% set n = namespace() %}{% set n." + names(40'000, "=1 %}{% set n.", "") + "=1 %}",
+      kUnsupported, too_much);
+  const std::string parameters = names(40'000, ",", "=1");
+  check_refused("{% macro m(" + parameters + ") %}{% endmacro %}{{ m(" + parameters + ") }}",
+                kUnsupported, too_much);
+  check_refused("{{ " + std::string(257, 'x') + " }}", kUnsupported,
+                "T, line 1: a name of more than 256 bytes");
+  check_refused("{{ 'x" + std::string(1 << 20, 'x') + "' }}", kUnsupported,
+                "T has 1048585 bytes, supported are at most 1048576");
+  CHECK(render("{{ " + std::string(256, 'x') + " }}").text.empty());
+  // Long messages, in time linear in their length.
+  std::string words;
+  for (int i = 0; i < 100'000; ++i) words += "a ";
+  const ChatTemplate splits(
+      "{% set c = messages[0].content %}{{ c.split() | length }} "
+      "{{ c.split(' ', 3) | length }} {{ c.rsplit(none, 3) | length }} "
+      "{{ c.rsplit(' ') | length }} {{ c.count('a') }}",
+      "T");
+  CHECK(splits.render({{{"user", words}}}, true, {}).text == "100000 4 4 100001 100000");
   // Deep, but not too deep.
   for (const int depth : {31, 40, 60}) {
     const std::string list = repeated("[", depth) + repeated("]", depth);

@@ -89,18 +89,21 @@ Value replaced(Interpreter& self, const Text& text, const Text& from, const Text
                size_t limit) {
   // What comes out is at most this long.
   const size_t n_places = std::min(limit, text.size() / std::max<size_t>(from.size(), 1) + 1);
-  self.charge(text.size() / 16);
-  size_t n_found = n_places;
-  if (!from.empty()) {
-    n_found = 0;
-    for (size_t at = find_text(text.bytes(), from.bytes());
-         at != std::string::npos && n_found < n_places;
-         at = find_text(text.bytes(), from.bytes(), at + from.size())) {
-      ++n_found;
-    }
-  }
+  self.charge(2 * cost_of_search(text, from.bytes()));
+  const size_t n_found =
+      from.empty() ? n_places : count_matches(self, text, from.bytes(), n_places);
   self.charge(n_found * (1 + to.size() / 16));
   return make_text(replace(text, from, to, limit));
+}
+
+size_t count_matches(Interpreter& self, const Text& text, std::string_view wanted, size_t limit) {
+  constexpr size_t kPerUnit = 8;
+  size_t n = 0;
+  for (size_t at = find_text(text.bytes(), wanted); at != std::string::npos && n < limit;
+       at = find_text(text.bytes(), wanted, at + wanted.size())) {
+    if (++n % kPerUnit == 0) self.charge(1);
+  }
+  return n;
 }
 
 Value stripped(Interpreter& self, const Text& text, Side side, const Text* characters) {

@@ -45,6 +45,8 @@ Value pairs_of(Interpreter& self, const Dict& dict);
 
 // As their namesakes in text.h, with the work counted.
 Value replaced(Interpreter& self, const Text& text, const Text& from, const Text& to, size_t limit);
+// How often `wanted`, which is not empty, is in the text, up to `limit`; without overlaps.
+size_t count_matches(Interpreter& self, const Text& text, std::string_view wanted, size_t limit);
 Value stripped(Interpreter& self, const Text& text, Side side, const Text* characters);
 Value in_case(Interpreter& self, const Text& text, Case to);
 

@@ -148,7 +148,9 @@ Value filter_dictsort(Call& call, const Value& value) {
   std::stable_sort(items.begin(), items.end(), [&](const Value& a, const Value& b) {
     const auto key = [&](const Value& pair) {
       const Value& first = pair.list().items[0];
-      return first.is_text() ? make_text(change_case(first.text(), Case::kLower)) : first;
+      if (!first.is_text()) return first;
+      call.self.charge(first.text().size());
+      return make_text(change_case(first.text(), Case::kLower));
     };
     return call.self.is_less(key(a), key(b));
   });
@@ -366,8 +368,7 @@ Value filter_tojson(Call& call, const Value& value) {
   // With an indent each line may begin with as many spaces as values are nested.
   const auto n_lines_factor =
       static_cast<size_t>(2 + std::max<int64_t>(width, 0) * depth_of(value) / 16);
-  const size_t weight = weight_of(value);
-  call.self.charge(weight > SIZE_MAX / n_lines_factor ? SIZE_MAX : weight * n_lines_factor);
+  call.self.charge(weight_of(value) * n_lines_factor);
   Text text;
   if (!to_json(value, width, text)) call.self.fail("tojson: a value that has no JSON");
   return make_text(std::move(text));
@@ -386,7 +387,7 @@ Value filter_unique(Call& call, const Value& value) {
     const auto same = [&](const Value& known) {
       // As in Jinja, case does not count.
       if (!known.is_text() || !item.is_text()) return call.self.equals(known, item);
-      call.self.charge(weight_of(known) + weight_of(item));
+      call.self.charge(known.text().size() + item.text().size());
       return change_case(known.text(), Case::kLower).bytes() ==
              change_case(item.text(), Case::kLower).bytes();
     };

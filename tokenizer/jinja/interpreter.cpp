@@ -196,6 +196,7 @@ Value Interpreter::call_macro(const Stmt& stmt, const Arguments& arguments) {
     fail("the macro " + stmt.name + " takes at most " + std::to_string(stmt.parameters.size()) +
          " arguments");
   }
+  charge_names(arguments.named.size() * stmt.parameters.size());
   for (const auto& [name, value] : arguments.named) {
     if (std::none_of(stmt.parameters.begin(), stmt.parameters.end(),
                      [&known = name](const auto& parameter) { return parameter.first == known; })) {
@@ -209,6 +210,7 @@ Value Interpreter::call_macro(const Stmt& stmt, const Arguments& arguments) {
     const ScopeGuard scope(*this);
     for (size_t i = 0; i < stmt.parameters.size(); ++i) {
       const auto& [name, otherwise] = stmt.parameters[i];
+      charge_names(arguments.named.size());
       const auto named =
           std::find_if(arguments.named.begin(), arguments.named.end(),
                        [&key = name](const auto& field) { return field.first == key; });
@@ -239,13 +241,11 @@ void Interpreter::assign(const Target& target, Value value) {
       fail(target.names[0] + " is no namespace, so its fields cannot be set");
     }
     auto& fields = std::get<std::shared_ptr<Namespace>>(object->data)->fields;
-    for (auto& [name, field] : fields) {
-      if (name != target.field) continue;
-      field = std::move(value);
-      return;
+    if (Value* field = find_field(fields, target.field)) {
+      *field = std::move(value);
+    } else {
+      fields.emplace_back(target.field, std::move(value));
     }
-    charge(fields.size());
-    fields.emplace_back(target.field, std::move(value));
   } else if (!target.is_tuple) {
     set(target.names[0], std::move(value));
   } else {
@@ -259,24 +259,26 @@ void Interpreter::assign(const Target& target, Value value) {
 }
 
 void Interpreter::set(const std::string& name, Value value) {
-  for (auto& [known, variable] : scopes_.back()) {
-    if (known != name) continue;
-    variable = std::move(value);
-    return;
+  if (Value* variable = find_field(scopes_.back(), name)) {
+    *variable = std::move(value);
+  } else {
+    scopes_.back().emplace_back(name, std::move(value));
   }
-  scopes_.back().emplace_back(name, std::move(value));
 }
 
-const Value* Interpreter::find(const std::string& name) const {
-  const auto in_scope = [&](const Scope& scope) -> const Value* {
-    const auto found = std::find_if(scope.begin(), scope.end(),
-                                    [&](const auto& field) { return field.first == name; });
-    return found == scope.end() ? nullptr : &found->second;
-  };
+const Value* Interpreter::find(const std::string& name) {
+  charge_names(scopes_.size() - base_);
   for (size_t i = scopes_.size(); i > base_; --i) {
-    if (const Value* value = in_scope(scopes_[i - 1])) return value;
+    if (const Value* value = find_field(scopes_[i - 1], name)) return value;
   }
-  return in_scope(scopes_[0]);
+  return find_field(scopes_[0], name);
+}
+
+Value* Interpreter::find_field(Fields& fields, const std::string& name) {
+  charge_names(fields.size());
+  const auto found = std::find_if(fields.begin(), fields.end(),
+                                  [&](const auto& field) { return field.first == name; });
+  return found == fields.end() ? nullptr : &found->second;
 }
 
 // ---- expressions
@@ -401,12 +403,13 @@ Value Interpreter::eval_filter(const Expr& expr, const Value& input) {
 
 Value Interpreter::eval_filters(const Expr& chain, const Value& input) {
   const DepthGuard depth(*this);
+  charge(1);
   if (chain.kind != Expr::Kind::kFilter) return input;
   return eval_filter(chain, eval_filters(*chain.children[0], input));
 }
 
 Value Interpreter::call(const Value& function, const Arguments& arguments) {
-  if (function.is_undefined()) fail(std::get<Undefined>(function.data).what);
+  if (function.is_undefined()) fail(std::get<Undefined>(function.data).what());
   if (!function.is<std::shared_ptr<const Callable>>()) {
     fail("a value of type " + type_name(function) + " cannot be called");
   }
@@ -417,29 +420,26 @@ Value Interpreter::call(const Value& function, const Arguments& arguments) {
 }
 
 Value Interpreter::attribute(const Value& object, const std::string& name) {
-  if (object.is_undefined()) fail(std::get<Undefined>(object.data).what);
+  if (object.is_undefined()) fail(std::get<Undefined>(object.data).what());
   if (object.is<std::shared_ptr<Loop>>()) {
     return loop_attribute(std::get<std::shared_ptr<Loop>>(object.data), name);
   }
   if (object.is<std::shared_ptr<Namespace>>()) {
-    for (const auto& [field, value] : std::get<std::shared_ptr<Namespace>>(object.data)->fields) {
-      if (field == name) return value;
-    }
+    auto& fields = std::get<std::shared_ptr<Namespace>>(object.data)->fields;
+    if (const Value* field = find_field(fields, name)) return *field;
   }
   Value method = find_method(object, name);
   if (!method.is_undefined()) return method;
   if (object.is_dict()) {
-    charge(object.dict().items.size());
-    if (const Value* found = object.dict().find(make_text(name))) return *found;
+    if (const Value* found = find_key(object.dict(), make_text(name))) return *found;
   }
   return {Undefined{"'" + type_name(object) + "' has no attribute " + tok::in_quotes(name)}};
 }
 
 Value Interpreter::item(const Value& object, const Value& key) {
-  if (object.is_undefined()) fail(std::get<Undefined>(object.data).what);
+  if (object.is_undefined()) fail(std::get<Undefined>(object.data).what());
   if (object.is_dict()) {
-    charge(weight_of(key) + object.dict().items.size());
-    if (const Value* found = object.dict().find(key)) return *found;
+    if (const Value* found = find_key(object.dict(), key)) return *found;
   } else if (key.is_integer() && (object.is_list() || object.is_text())) {
     std::vector<size_t> offsets;
     if (object.is_text()) {
@@ -462,7 +462,7 @@ Value Interpreter::item(const Value& object, const Value& key) {
 
 Value Interpreter::eval_slice(const Expr& expr) {
   const Value object = eval(*expr.children[0]);
-  if (object.is_undefined()) fail(std::get<Undefined>(object.data).what);
+  if (object.is_undefined()) fail(std::get<Undefined>(object.data).what());
   if (!object.is_list() && !object.is_text()) {
     fail("a value of type " + type_name(object) + " cannot be sliced");
   }
@@ -571,7 +571,7 @@ bool Interpreter::is_less(const Value& a, const Value& b) {
   charge(std::min(weight_of(a), weight_of(b)));
   int order = 0;
   for (const Value* value : {&a, &b}) {
-    if (value->is_undefined()) fail(std::get<Undefined>(value->data).what);
+    if (value->is_undefined()) fail(std::get<Undefined>(value->data).what());
   }
   if (!compare(a, b, order)) {
     fail("values of type " + type_name(a) + " and " + type_name(b) + " have no order");
@@ -583,19 +583,24 @@ bool Interpreter::contains(const Value& container, const Value& item) {
   if (container.is_undefined()) return false;
   if (container.is_text()) {
     if (!item.is_text()) {
-      if (item.is_undefined()) fail(std::get<Undefined>(item.data).what);
+      if (item.is_undefined()) fail(std::get<Undefined>(item.data).what());
       fail("a value of type " + type_name(item) + " cannot be in a text");
     }
-    charge(weight_of(container) + weight_of(item));
+    charge(cost_of_search(container.text(), item.text().bytes()));
     return find_text(container.text().bytes(), item.text().bytes()) != std::string::npos;
   }
   if (container.is_dict()) {
-    charge(weight_of(item) + container.dict().items.size());
-    return container.dict().find(item) != nullptr;
+    return find_key(container.dict(), item) != nullptr;
   }
   const std::vector<Value> items = items_of(container);
   return std::any_of(items.begin(), items.end(),
                      [&](const Value& known) { return equals(known, item); });
+}
+
+const Value* Interpreter::find_key(const Dict& dict, const Value& key) {
+  const size_t weight = weight_of(key);
+  for (const auto& [known, value] : dict.items) charge(std::min(weight_of(known), weight));
+  return dict.find(key);
 }
 
 bool Interpreter::compare_by(CompareOp op, const Value& a, const Value& b) {
@@ -667,7 +672,7 @@ Value Interpreter::repeat(const Value& sequence, int64_t times) {
 
 Value Interpreter::arithmetic(BinaryOp op, const Value& a, const Value& b) {
   for (const Value* value : {&a, &b}) {
-    if (value->is_undefined()) fail(std::get<Undefined>(value->data).what);
+    if (value->is_undefined()) fail(std::get<Undefined>(value->data).what());
   }
   const auto is_sequence = [](const Value& v) { return v.is_text() || v.is_list(); };
   if (op == BinaryOp::kMul && is_sequence(a) && b.is_integer()) return repeat(a, b.integer());

@@ -38,6 +38,8 @@ class Interpreter {
   [[noreturn]] void refuse(const std::string& what) const;
   // Counts work, in the units of weight_of(), before it is done.
   void charge(size_t units);
+  // The work of looking at so many names one after the other.
+  void charge_names(size_t n_names) { charge(n_names / 16); }
 
   Value call(const Value& function, const Arguments& arguments);
   // object.name and object[key] as Jinja finds them; undefined where there is none.
@@ -46,6 +48,8 @@ class Interpreter {
   // The items of a list, the keys of a dict, the characters of a text; nothing of undefined.
   std::vector<Value> items_of(const Value& value);
   bool contains(const Value& container, const Value& item);
+  // The value of a key; null where there is none.
+  const Value* find_key(const Dict& dict, const Value& key);
   bool equals(const Value& a, const Value& b);
   bool is_less(const Value& a, const Value& b);
   Value add(const Value& a, const Value& b);
@@ -70,7 +74,9 @@ class Interpreter {
 
   void assign(const Target& target, Value value);
   void set(const std::string& name, Value value);
-  const Value* find(const std::string& name) const;
+  const Value* find(const std::string& name);
+  // The field of that name; null where there is none.
+  Value* find_field(Fields& fields, const std::string& name);
 
   Value eval(const Expr& expr);
   Value eval_kind(const Expr& expr);

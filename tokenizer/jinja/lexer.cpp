@@ -31,6 +31,9 @@ bool is_name_start(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
          static_cast<unsigned char>(c) >= 0x80;
 }
+// Names are copied into messages and compared with every variable.
+constexpr size_t kMaxNameBytes = 256;
+
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 class Lexer {
@@ -198,6 +201,10 @@ class Lexer {
     if (is_name_start(c)) {
       size_t end = at_;
       while (end < source_.size() && (is_name_start(source_[end]) || is_digit(source_[end]))) ++end;
+      if (end - at_ > kMaxNameBytes) {
+        fail_unsupported(where_, line_,
+                         "a name of more than " + std::to_string(kMaxNameBytes) + " bytes");
+      }
       add(Token::Kind::kName, source_.substr(at_, end - at_));
       advance(end - at_);
     } else if (is_digit(c)) {
@@ -340,7 +347,7 @@ std::vector<Token> tokenize_template(std::string_view source, const std::string&
 }
 
 void fail(ExitCode code, const std::string& where, int line, const std::string& what) {
-  constexpr size_t kLongest = 400;  // bytes; a name may be as long as the template
+  constexpr size_t kLongest = 400;  // bytes; a message's own text may be longer
   std::string message = what;
   if (message.size() > kLongest) {
     size_t end = kLongest;

@@ -28,6 +28,7 @@ Value method_split(Call& call, const Text& text, bool from_right) {
   call.done();
   if (separator != nullptr && separator->empty()) call.self.fail("split: an empty separator");
   call.self.charge(text.size());
+  if (separator != nullptr) call.self.charge(cost_of_search(text, separator->bytes()));
   return text_list(call.self, split(text, separator == nullptr ? nullptr : &separator->bytes(),
                                     limit, from_right));
 }
@@ -66,7 +67,7 @@ Value method_remove(Call& call, const Text& text, bool at_end) {
 Value method_find(Call& call, const Text& text, bool from_right) {
   const std::string& wanted = call.text("sub").bytes();
   call.done();
-  call.self.charge((text.size() + wanted.size()) / 16 * (from_right ? 16 : 1));
+  call.self.charge(cost_of_search(text, wanted) + (from_right ? text.size() : 0));
   size_t found = find_text(text.bytes(), wanted);
   if (from_right && found != std::string::npos) {
     for (size_t next = found; next != std::string::npos;
@@ -82,14 +83,9 @@ Value method_find(Call& call, const Text& text, bool from_right) {
 Value method_count(Call& call, const Text& text) {
   const std::string& wanted = call.text("sub").bytes();
   call.done();
-  call.self.charge(text.size() / 16 + wanted.size() / 16);
+  call.self.charge(cost_of_search(text, wanted));
   if (wanted.empty()) return {static_cast<int64_t>(count_characters(text.bytes()) + 1)};
-  int64_t n = 0;
-  for (size_t at = find_text(text.bytes(), wanted); at != std::string::npos;
-       at = find_text(text.bytes(), wanted, at + wanted.size())) {
-    ++n;
-  }
-  return {n};
+  return {static_cast<int64_t>(count_matches(call.self, text, wanted, SIZE_MAX))};
 }
 
 Value method_replace(Call& call, const Text& text) {
@@ -157,8 +153,7 @@ Value method_get(Call& call, const Dict& dict) {
   const Value& key = call.needed("key");
   const Value* otherwise = call.optional("default");
   call.done();
-  call.self.charge(weight_of(key) + dict.items.size());
-  if (const Value* found = dict.find(key)) return *found;
+  if (const Value* found = call.self.find_key(dict, key)) return *found;
   return otherwise == nullptr ? Value{None{}} : *otherwise;
 }
 
@@ -214,6 +209,7 @@ Fields fields_of(Interpreter& self, const Arguments& arguments) {
     }
   }
   for (const auto& [name, value] : arguments.named) {
+    self.charge_names(fields.size());
     const auto known = std::find_if(fields.begin(), fields.end(),
                                     [&key = name](const auto& f) { return f.first == key; });
     if (known == fields.end()) {

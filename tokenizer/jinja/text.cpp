@@ -114,6 +114,12 @@ size_t find_text(std::string_view text, std::string_view needle, size_t from) {
   return static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
 
+size_t cost_of_search(const Text& text, std::string_view wanted) {
+  // memmem() may compare most of a needle of up to 255 bytes at every place.
+  constexpr size_t kLongestCompared = 255;
+  return (text.size() + wanted.size()) / 16 * (1 + std::min(wanted.size(), kLongestCompared) / 16);
+}
+
 Text replace(const Text& text, const Text& from, const Text& to, size_t limit) {
   Text result;
   size_t begin = 0;
@@ -140,56 +146,78 @@ Text replace(const Text& text, const Text& from, const Text& to, size_t limit) {
 
 namespace {
 
-std::vector<Text> split_at_space(const Text& text, size_t limit, bool from_right) {
-  std::vector<Text> words;
-  const Side near = from_right ? Side::kRight : Side::kLeft;
-  Text rest = strip(text, near);
-  while (!rest.empty()) {
-    if (words.size() == limit) {  // the rest is one word, white space and all
-      words.push_back(rest);
-      break;
-    }
-    const std::string& bytes = rest.bytes();
-    if (from_right) {
-      size_t begin = bytes.size();
-      while (begin > 0 && !is_python_space(tok::character_before(bytes, begin))) {
-        begin = tok::previous_character(bytes, begin);
-      }
-      words.push_back(rest.slice(begin));
-      rest = strip(rest.slice(0, begin), near);
-    } else {
-      size_t end = 0;
-      while (end < bytes.size()) {
-        const auto [c, n] = read(bytes, end);
-        if (is_python_space(c)) break;
-        end += n;
-      }
-      words.push_back(rest.slice(0, end));
-      rest = strip(rest.slice(end), near);
-    }
+// The first byte from `at` on of a character that is white space, or is none; the size if there is
+// no such character.
+size_t skip_forward(std::string_view text, size_t at, bool spaces) {
+  while (at < text.size()) {
+    const auto [c, n] = read(text, at);
+    if (is_python_space(c) != spaces) break;
+    at += n;
   }
-  if (from_right) std::reverse(words.begin(), words.end());
+  return at;
+}
+
+// The same to the left: the end of such a character in front of `end`, or 0.
+size_t skip_backward(std::string_view text, size_t end, bool spaces) {
+  while (end > 0 && is_python_space(tok::character_before(text, end)) == spaces) {
+    end = tok::previous_character(text, end);
+  }
+  return end;
+}
+
+std::vector<Text> split_at_space(const Text& text, size_t limit) {
+  std::vector<Text> words;
+  const std::string& bytes = text.bytes();
+  size_t begin = skip_forward(bytes, 0, /*spaces=*/true);
+  while (begin < bytes.size()) {
+    // What is behind the limit is one word, white space and all.
+    const size_t end =
+        words.size() == limit ? bytes.size() : skip_forward(bytes, begin, /*spaces=*/false);
+    words.push_back(text.slice(begin, end - begin));
+    begin = skip_forward(bytes, end, /*spaces=*/true);
+  }
   return words;
+}
+
+std::vector<Text> split_at_space_from_right(const Text& text, size_t limit) {
+  std::vector<Text> words;
+  const std::string& bytes = text.bytes();
+  size_t end = skip_backward(bytes, bytes.size(), /*spaces=*/true);
+  while (end > 0) {
+    const size_t begin = words.size() == limit ? 0 : skip_backward(bytes, end, /*spaces=*/false);
+    words.push_back(text.slice(begin, end - begin));
+    end = skip_backward(bytes, begin, /*spaces=*/true);
+  }
+  std::reverse(words.begin(), words.end());
+  return words;
+}
+
+std::vector<Text> split_from_right(const Text& text, const std::string& separator, size_t limit) {
+  // Both backwards, because only a search forwards is linear for every text.
+  const std::string backwards(text.bytes().rbegin(), text.bytes().rend());
+  const std::string wanted(separator.rbegin(), separator.rend());
+  std::vector<Text> parts;
+  size_t begin = 0;  // of what is left, counted from the right
+  while (parts.size() < limit) {
+    const size_t found = find_text(backwards, wanted, begin);
+    if (found == std::string::npos) break;
+    parts.push_back(text.slice(text.size() - found, found - begin));
+    begin = found + wanted.size();
+  }
+  parts.push_back(text.slice(0, text.size() - begin));
+  std::reverse(parts.begin(), parts.end());
+  return parts;
 }
 
 }  // namespace
 
 std::vector<Text> split(const Text& text, const std::string* separator, size_t limit,
                         bool from_right) {
-  if (separator == nullptr) return split_at_space(text, limit, from_right);
-  std::vector<Text> parts;
-  if (from_right) {
-    size_t end = text.size();
-    while (parts.size() < limit && end >= separator->size()) {
-      const size_t found = text.bytes().rfind(*separator, end - separator->size());
-      if (found == std::string::npos) break;
-      parts.push_back(text.slice(found + separator->size(), end - found - separator->size()));
-      end = found;
-    }
-    parts.push_back(text.slice(0, end));
-    std::reverse(parts.begin(), parts.end());
-    return parts;
+  if (separator == nullptr) {
+    return from_right ? split_at_space_from_right(text, limit) : split_at_space(text, limit);
   }
+  if (from_right) return split_from_right(text, *separator, limit);
+  std::vector<Text> parts;
   size_t begin = 0;
   while (parts.size() < limit) {
     const size_t found = find_text(text.bytes(), *separator, begin);

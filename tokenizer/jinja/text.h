@@ -68,6 +68,9 @@ std::vector<size_t> character_offsets(std::string_view text);  // and the text's
 // The offset of `needle` at or behind `from`, or npos; linear for any text.
 size_t find_text(std::string_view text, std::string_view needle, size_t from = 0);
 
+// What find_text() costs for all of the text, in units of work (Interpreter::charge).
+size_t cost_of_search(const Text& text, std::string_view wanted);
+
 // At most `limit` times. An empty `from` stands between all characters.
 Text replace(const Text& text, const Text& from, const Text& to, size_t limit);
 

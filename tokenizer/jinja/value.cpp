@@ -27,7 +27,7 @@ struct Sum {
 
   void add(const Value& value) {
     depth = std::max(depth, 1 + depth_of(value));
-    weight += std::min(weight_of(value), SIZE_MAX - weight);
+    weight = std::min(weight + weight_of(value), kMaxWeight);
   }
 };
 
@@ -44,6 +44,8 @@ Value make_dict(std::vector<std::pair<Value, Value>> items) {
     sum.add(key);
     sum.add(item);
   }
+  // Comparing two looks for each key of the one among those of the other.
+  sum.weight = std::min(sum.weight + items.size() * items.size() / 32, kMaxWeight);
   return {std::make_shared<const Dict>(Dict{std::move(items), sum.depth, sum.weight})};
 }
 Value make_callable(std::string name, std::function<Value(Interpreter&, const Arguments&)> function,

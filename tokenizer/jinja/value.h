@@ -21,8 +21,15 @@ class Interpreter;
 
 // What a name or key stands for that is not there: empty text, false, nothing to iterate over; any
 // other use is an error that says what was looked for.
-struct Undefined {
-  std::string what;  // "'tools' is undefined"
+class Undefined {
+ public:
+  Undefined() = default;
+  explicit Undefined(std::string what)
+      : what_(std::make_shared<const std::string>(std::move(what))) {}
+  std::string what() const { return what_ == nullptr ? "" : *what_; }  // "'tools' is undefined"
+
+ private:
+  std::shared_ptr<const std::string> what_;  // shared: lists hold many copies
 };
 struct None {};
 
@@ -100,7 +107,9 @@ Value make_callable(std::string name, std::function<Value(Interpreter&, const Ar
 int depth_of(const Value& value);
 
 // What walking over all of it costs: one for each value in it and for each 16 bytes of text. Values
-// are shared, so this may be far more than the memory they take; it never overflows.
+// are shared, so this may be far more than the memory they take. It ends at kMaxWeight, so sums and
+// small multiples of weights do not overflow.
+inline constexpr size_t kMaxWeight = size_t{1} << 48;
 size_t weight_of(const Value& value);
 
 std::string type_name(const Value& value);  // Python's: "str", "dict", "NoneType"
