@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "tokenizer/byte_level.h"
+#include "tokenizer/replacement.h"
 #include "tokenizer/unicode.h"
 
 namespace edgellm::tok {
@@ -71,7 +72,7 @@ void cut_at_spaces(std::string_view word, const Metaspace& metaspace,
 
 }  // namespace
 
-PreTokenizer::PreTokenizer(const JsonNode& node) {
+PreTokenizer::PreTokenizer(const JsonNode& node) : where_(node.path()) {
   add_steps(node);
   if (!has_byte_level_) return;
   // With nothing behind it the detour through the alphabet ends where it began.
@@ -110,6 +111,7 @@ void PreTokenizer::add_steps(const JsonNode& node) {
   } else {
     node.refuse("the pre-tokenizer " + in_quotes(type), kSupportedPreTokenizers);
   }
+  check_steps(steps_.size(), node);
 }
 
 void PreTokenizer::add_character_split(CharacterTest test, Behavior behavior) {
@@ -208,7 +210,12 @@ void PreTokenizer::split(std::string_view text, bool at_start, Scratch& scratch,
                          std::vector<std::string_view>& words) const {
   words.clear();
   if (!text.empty()) words.push_back(text);
+  constexpr size_t kSlack = 1 << 20;
+  const size_t limit = growth_limit(text.size(), kSlack);
+  size_t n_rewritten = 0;  // bytes of all steps: as many are kept
   const auto rewrite = [&](std::string word) {
+    n_rewritten += word.size();
+    check_growth(n_rewritten, limit, where_);
     return std::string_view(scratch.rewritten.emplace_back(std::move(word)));
   };
   for (const Step& step : steps_) {

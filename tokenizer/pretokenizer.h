@@ -35,7 +35,7 @@ class PreTokenizer {
   };
 
   // Null leaves the text whole. Throws Error: kModelFile for what is broken, kUnsupported for what
-  // is unknown.
+  // is unknown, or has too many steps.
   explicit PreTokenizer(const JsonNode& node);
 
   // There is a ByteLevel: words are bytes and the vocabulary is written in GPT-2's alphabet.
@@ -44,6 +44,7 @@ class PreTokenizer {
 
   // Replaces `words`: views of `text` or of scratch.rewritten, none empty. `text` is valid UTF-8.
   // `at_start`: it is the beginning of all that is encoded, not what comes behind an added token.
+  // Throws Error (kUnsupported) for a text that grows beyond growth_limit().
   void split(std::string_view text, bool at_start, Scratch& scratch,
              std::vector<std::string_view>& words) const;
 
@@ -69,6 +70,7 @@ class PreTokenizer {
 
   static void split_word(const SplitStep& step, std::string_view word, Scratch& scratch);
 
+  std::string where_;  // in the file
   std::vector<Step> steps_;
   bool has_byte_level_ = false;
   bool ends_in_alphabet_ = false;  // words must be turned back to bytes

@@ -17,6 +17,17 @@ namespace {
 constexpr unsigned long kRetries = 10'000'000;
 constexpr unsigned long kRetriesPerByte = 64;
 
+// A match from every place may read all of the text behind it (`a+b` on many a's). So the clock is
+// read whenever matches may have read this many bytes, which takes a tenth of a second.
+constexpr size_t kBytesBetweenChecks = size_t{1} << 25;
+
+// Longer texts are matched place by place. onig_search() does not stop in between, and where it is
+// to search a part only, it does not look behind that part either.
+constexpr size_t kMaxSearchedBytes = 8192;
+
+// Of one Searcher, besides its first second: fifty times what a real pattern takes.
+constexpr std::chrono::microseconds kTimePerByte{5};
+
 // Backtrack points kept at once, about 50 bytes each: one per character of the longest run.
 constexpr unsigned int kMaxStackEntries = 1u << 25;
 
@@ -26,6 +37,16 @@ std::string onig_message(int code, OnigErrorInfo* info) {
   std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> buffer{};
   const int length = onig_error_code_to_str(buffer.data(), code, info);
   return std::string(buffer.begin(), buffer.begin() + length);
+}
+
+using Clock = std::chrono::steady_clock;
+
+// \\G, where the search began: not the same place by place.
+bool has_search_anchor(std::string_view pattern) {
+  for (size_t i = 0; i + 1 < pattern.size(); ++i) {
+    if (pattern[i] == '\\' && pattern[++i] == 'G') return true;
+  }
+  return false;
 }
 
 void initialize_once() {
@@ -45,6 +66,14 @@ Regex::Searcher::Searcher() : region_(onig_region_new()), limits_(onig_new_match
 }
 
 Regex::Regex(std::string_view pattern, Syntax syntax, const std::string& where) {
+  if (pattern.size() > kMaxPatternBytes) {
+    throw Error(ExitCode::kUnsupported, where + ": a pattern of " + std::to_string(pattern.size()) +
+                                            " bytes is not supported; supported: up to " +
+                                            std::to_string(kMaxPatternBytes) + " bytes");
+  }
+  if (syntax == Syntax::kOniguruma && has_search_anchor(pattern)) {
+    throw Error(ExitCode::kUnsupported, where + ": \\G in a pattern is not supported");
+  }
   initialize_once();
   OnigRegexType* regex = nullptr;
   OnigErrorInfo info{};
@@ -66,20 +95,42 @@ void Regex::find_all(std::string_view text, Searcher& searcher,
   onig_set_retry_limit_in_match_of_match_param(searcher.limits_.get(), retries);
   onig_set_retry_limit_in_search_of_match_param(searcher.limits_.get(), retries);
 
+  const auto give_up = [&](const std::string& why) {
+    throw Error(ExitCode::kRuntime, "the tokenizer's regular expression gave up on " +
+                                        std::to_string(text.size()) + " bytes of text (" + why +
+                                        "); give the text in smaller parts");
+  };
+  searcher.allowed_ += kTimePerByte * text.size();
+  const auto start = Clock::now();
+  const auto check_time = [&] {
+    if (searcher.spent_ + (Clock::now() - start) > searcher.allowed_) give_up("time limit over");
+  };
+  size_t n_read = 0;  // at most, since the clock was read
+
   const OnigUChar* begin = to_onig(text.data());
   const OnigUChar* end = begin + text.size();
   size_t from = 0;
   while (from <= text.size()) {
-    const int found =
-        onig_search_with_param(regex_.get(), begin, end, begin + from, end, searcher.region_.get(),
-                               ONIG_OPTION_NONE, searcher.limits_.get());
-    if (found == ONIG_MISMATCH) return;
-    if (found < 0) {
-      throw Error(ExitCode::kRuntime, "the tokenizer's regular expression gave up on " +
-                                          std::to_string(text.size()) + " bytes of text (" +
-                                          onig_message(found, nullptr) +
-                                          "); give the text in smaller parts");
+    int found = ONIG_MISMATCH;
+    if (text.size() <= kMaxSearchedBytes) {
+      found =
+          onig_search_with_param(regex_.get(), begin, end, begin + from, end,
+                                 searcher.region_.get(), ONIG_OPTION_NONE, searcher.limits_.get());
     }
+    // Place by place, to look at the clock between them.
+    for (size_t at = from; text.size() > kMaxSearchedBytes && at <= text.size();
+         at += at < text.size() ? read_utf8(text, at).n_bytes : 1) {
+      n_read += text.size() - at;
+      if (n_read > kBytesBetweenChecks) {
+        n_read = 0;
+        check_time();
+      }
+      found = onig_match_with_param(regex_.get(), begin, end, begin + at, searcher.region_.get(),
+                                    ONIG_OPTION_NONE, searcher.limits_.get());
+      if (found != ONIG_MISMATCH) break;
+    }
+    if (found == ONIG_MISMATCH) break;
+    if (found < 0) give_up(onig_message(found, nullptr));
     const ByteRange match{static_cast<size_t>(searcher.region_->beg[0]),
                           static_cast<size_t>(searcher.region_->end[0])};
     if (match.begin == match.end && !matches.empty() && matches.back().end == match.end) {
@@ -90,6 +141,8 @@ void Regex::find_all(std::string_view text, Searcher& searcher,
     matches.push_back(match);
     from = match.end;
   }
+  check_time();
+  searcher.spent_ += Clock::now() - start;
 }
 
 }  // namespace edgellm::tok

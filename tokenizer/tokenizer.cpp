@@ -92,17 +92,24 @@ void read_template(const JsonNode& node, const Vocabulary& vocabulary, Template&
   // A template that comes later in a Sequence goes around those before it.
   result.before.insert(result.before.begin(), before.begin(), before.end());
   result.behind.insert(result.behind.end(), behind.begin(), behind.end());
+  constexpr size_t kMaxIds = 1024;
+  if (const size_t n_ids = result.before.size() + result.behind.size(); n_ids > kMaxIds) {
+    node.refuse(std::to_string(n_ids) + " special tokens around a text",
+                "up to " + std::to_string(kMaxIds));
+  }
 }
 
-void read_post_processor(const JsonNode& node, const Vocabulary& vocabulary, Template& result) {
+void read_post_processor(const JsonNode& node, const Vocabulary& vocabulary, size_t& n_steps,
+                         Template& result) {
   if (node.is_null()) return;
+  check_steps(++n_steps, node);
   const std::string& type = node.at("type").string();
   if (type == "TemplateProcessing") {
     read_template(node, vocabulary, result);
   } else if (type == "Sequence") {
     const JsonNode members = node.at("processors");
     for (size_t i = 0; i < members.size(); ++i) {
-      read_post_processor(members.at(i), vocabulary, result);
+      read_post_processor(members.at(i), vocabulary, n_steps, result);
     }
   } else if (type != "ByteLevel") {  // ByteLevel moves offsets, never ids
     node.refuse("the post-processor " + in_quotes(type),
@@ -372,7 +379,8 @@ Tokenizer Tokenizer::from_json(std::string_view json, const std::string& where) 
   AddedTokens added =
       read_added_tokens(root.find("added_tokens"), n_model_tokens, normalizer, decoder, vocabulary);
   Template special;
-  read_post_processor(root.find("post_processor"), vocabulary, special);
+  size_t n_steps = 0;
+  read_post_processor(root.find("post_processor"), vocabulary, n_steps, special);
 
   return Tokenizer(std::unique_ptr<const Impl>(
       new Impl{std::move(vocabulary), std::move(bpe), std::move(normalizer), std::move(added),

@@ -182,6 +182,108 @@ TEST_CASE("steps that make much of little are refused, not carried out") {
   }
 }
 
+void check_gives_up(const json& tree, const std::string& text, ExitCode code,
+                    const std::string& part) {
+  INFO(part);
+  try {
+    (void)load(tree).encode(text, false);
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.code() == code);
+    CHECK_THAT(error.what(), Catch::Contains(part));
+  }
+}
+
+TEST_CASE("a regular expression that is slow on a text gives up") {
+  json tree = tiny_tokenizer();
+  const auto split = [&](const std::string& regex) {
+    tree["pre_tokenizer"] = {{"type", "Sequence"},
+                             {"pretokenizers",
+                              {{{"type", "Split"},
+                                {"pattern", {{"Regex", regex}}},
+                                {"behavior", "Isolated"},
+                                {"invert", false}},
+                               tiny_tokenizer()["pre_tokenizer"]}}};
+    return tree;
+  };
+  // With a b at the end, or the search would see at once that there is none.
+  const std::string text = std::string(150'000, 'a') + "cb";
+  for (const char* regex : {"(?>a+)b", "a+b", "(?:(?:a+)+)+b", "a(?=a*b)|a"}) {
+    INFO(regex);
+    check_gives_up(split(regex), text, ExitCode::kRuntime, "gave up on 150002 bytes");
+  }
+  // Many words of which each is slow.
+  std::string words;
+  for (int i = 0; i < 10; ++i) words.append(50'000, 'a').append("xbxcxdxe ");
+  json two = split("(?>a+)b|(?>a+)c|(?>a+)d|(?>a+)e");
+  json& steps = two["pre_tokenizer"]["pretokenizers"];
+  const json first = {{"type", "WhitespaceSplit"}};
+  steps.insert(steps.begin(), first);
+  check_gives_up(two, words, ExitCode::kRuntime, "time limit over");
+  // Words short enough to be searched at once.
+  words.clear();
+  for (int i = 0; i < 100; ++i) words.append(8000, 'a').append("xbxcxdxe ");
+  check_gives_up(two, words, ExitCode::kRuntime, "time limit over");
+  // Long texts that take many searches are as before.
+  const Ids ids =
+      load(split("a|\u00e9+")).encode(std::string(300'000, 'a') + "\u00e9\u00e9b", false);
+  CHECK(ids.size() == 300'005);
+}
+
+TEST_CASE("a file with more steps, ids or longer patterns than any is refused") {
+  const json bytes = tiny_tokenizer()["pre_tokenizer"];
+  json tree = tiny_tokenizer();
+  json many = {{"type", "Sequence"}, {"pretokenizers", json::array()}};
+  for (int i = 0; i < 10'000; ++i) {
+    many["pretokenizers"].push_back({{"type", "Digits"}, {"individual_digits", true}});
+  }
+  many["pretokenizers"].push_back(bytes);
+  tree["pre_tokenizer"] = many;
+  check_refused(tree.dump(), ExitCode::kUnsupported, {"pre_tokenizer", "32 steps"});
+
+  for (const std::string& regex : {std::string(5000, 'a'), "(?i)" + std::string(100'000, 'a')}) {
+    tree["pre_tokenizer"] = {{"type", "Split"},
+                             {"pattern", {{"Regex", regex}}},
+                             {"behavior", "Isolated"},
+                             {"invert", false}};
+    check_refused(tree.dump(), ExitCode::kUnsupported,
+                  {"pre_tokenizer.pattern.Regex", std::to_string(regex.size()), "4096 bytes"});
+  }
+
+  tree["pre_tokenizer"] = bytes;
+  json pieces = json::array({{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}});
+  for (int i = 0; i < 100; ++i) pieces.push_back({{"SpecialToken", {{"id", "s"}, {"type_id", 0}}}});
+  const json post = {{"type", "TemplateProcessing"},
+                     {"single", pieces},
+                     {"pair", json::array()},
+                     {"special_tokens",
+                      {{"s", {{"id", "s"}, {"ids", json::array({1, 2, 3})}, {"tokens", {"a"}}}}}}};
+  tree["post_processor"] = post;
+  CHECK(load(tree).encode("x", true).size() == 301);
+  json list = json::array();
+  for (int i = 0; i < 4; ++i) list.push_back(post);
+  tree["post_processor"] = {{"type", "Sequence"}, {"processors", list}};
+  check_refused(tree.dump(), ExitCode::kUnsupported, {"post_processor", "1200 special tokens"});
+  list = json::array();
+  for (int i = 0; i < 40; ++i) list.push_back({{"type", "ByteLevel"}});
+  tree["post_processor"] = {{"type", "Sequence"}, {"processors", list}};
+  check_refused(tree.dump(), ExitCode::kUnsupported, {"post_processor", "32 steps"});
+}
+
+TEST_CASE("pre-tokenizers that double a text again and again are ended") {
+  json tree = tiny_sentencepiece({"a", "b"});
+  tree["normalizer"] = nullptr;
+  json steps = json::array();
+  for (int i = 0; i < 32; ++i) {
+    steps.push_back({{"type", "Metaspace"},
+                     {"replacement", i % 2 == 0 ? "a" : "b"},
+                     {"prepend_scheme", "always"},
+                     {"split", true}});
+  }
+  tree["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
+  check_gives_up(tree, std::string(10'000, 'a'), ExitCode::kUnsupported, "pre_tokenizer");
+}
+
 TEST_CASE("harmless settings are taken") {
   json tree = tiny_tokenizer({{"a", "b"}});
   json& model = tree["model"];
