@@ -47,7 +47,7 @@ void validate(const ModelConfig& config) {
   check_range("kv_heads", config.kv_heads, 1, 1 << 12);
   check_range("head_dim", config.head_dim, 2, 1 << 12);  // so that heads * head_dim <= kMaxExtent
   check_range("vocab", config.vocab, 1, kMaxExtent);
-  check_range("max_context", config.max_context, 1, kMaxExtent);
+  check_range("max_context", config.max_context, 2, kMaxExtent);  // a prompt and an answer
   if (config.head_dim % 2 != 0) {
     refuse("head_dim is " + std::to_string(config.head_dim) +
            ", supported are even numbers (RoPE rotates pairs)");

@@ -185,6 +185,7 @@ TEST_CASE("convert: what a folder claims costs nothing") {
   refused({{"vocab_size", uint64_t{1} << 63}}, one_value, 3, "vocab_size");
   refused({{"hidden_size", 1 << 30}, {"num_attention_heads", 1 << 24}}, one_value, 4, "");
   refused({{"num_hidden_layers", INT32_MAX}}, one_value, 4, "layers");
+  refused({{"max_position_embeddings", 1}}, one_value, 4, "max_context is 1, supported are 2 to");
   refused({{"max_position_embeddings", INT64_MAX}}, one_value, 3, "max_position_embeddings");
   refused(plain,
           safetensors(R"({"a":{"dtype":"F32","shape":[9223372036854775807],)"
@@ -200,6 +201,13 @@ TEST_CASE("convert: what a folder claims costs nothing") {
   refused(plain, claims + "{}", 3, "header claims");
   refused(plain, safetensors(std::string(200'000, '[')), 3, "nested deeper");
   refused(plain, safetensors(R"({"a":{},"a":{}})"), 3, "twice");
+  // Many values, in time linear in their number.
+  std::string many = "{\"t0\":{}";
+  for (int i = 1; i < 700'000; ++i) many += ",\"t" + std::to_string(i) + "\":{}";
+  refused(plain, safetensors(many + "}"), 3, "dtype is missing");
+  std::string list = "[{}";
+  for (int i = 1; i < 1'000'000; ++i) list += ",{}";
+  refused({{"x", nlohmann::json::parse(list + "]")}}, one_value, 4, "a long list is unknown");
 
   // A whole file that is mostly a hole: the header is read only as far as the format allows.
   const std::string hole = folder / "hole";
@@ -268,6 +276,7 @@ TEST_CASE("a .tmac2 that claims much costs nothing") {
   refused(one_section({{"shape", {int64_t{1} << 58, 4}}, {"bytes", int64_t{1} << 62}}), 3, "");
   refused({{"architecture", {{"layers", INT32_MAX}}}}, 4, "layers");
   refused({{"architecture", {{"vocab", INT32_MAX}}}}, 4, "vocab");
+  refused({{"architecture", {{"max_context", 1}}}}, 4, "max_context is 1, supported are 2 to");
   nlohmann::json wide = one_section({{"shape", {1 << 24, 4}}, {"bytes", 1 << 28}});
   wide["architecture"] = {{"vocab", 1 << 24}};
   refused(wide, 3, "cut off");
