@@ -24,7 +24,10 @@ std::string environment_text(size_t width) {
     const char* value = std::getenv(variable.name.c_str());
     text += definition(variable.name, variable.meaning, kColumn, width) +
             std::string(kColumn, ' ') +
-            (value != nullptr ? "Now: " + printable_path(value) : "Not set.") + "\n";
+            (value == nullptr     ? "Not set."
+             : variable.is_secret ? "Set (not shown)."
+                                  : "Now: " + printable_path(value)) +
+            "\n";
   }
   return text;
 }

@@ -17,7 +17,9 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"OLLAMA_HOST",
        "Where compare --ollama finds Ollama, in Ollama's own forms: HOST, HOST:PORT, :PORT or "
        "http://HOST:PORT; 127.0.0.1:11434 unless set."},
-      {"EDGELLM_API_KEY", "The API key that compare sends to the server of --url, if any."},
+      {"EDGELLM_API_KEY",
+       "The API key that compare sends to the server of --url, if any. Never printed.",
+       /*is_secret=*/true},
       {"SSL_CERT_FILE",
        "Certificates that compare trusts for https, those of the system unless set; read by "
        "OpenSSL."},

@@ -10,6 +10,7 @@ namespace edgellm {
 struct EnvironmentVariable {
   std::string name;
   std::string meaning;
+  bool is_secret = false;  // its value is not shown
 };
 
 // Every variable that the program, or a library it depends on, heeds.

@@ -146,7 +146,10 @@ TEST_CASE("help environment names every variable that the code reads, and no oth
   CHECK(documented == read);
 
   const WithVariable models("EDGELLM_MODELS", "/a:/b\033[1m");
+  const WithVariable key("EDGELLM_API_KEY", "sk-secret123");
   const std::string help = output_of({"help", "environment"});
+  CHECK(!contains(help, "sk-secret123"));
+  CHECK(contains(help, "Set (not shown).\n"));
   for (const std::string& name : read) CHECK(contains(help, "\n  " + name + " "));
   CHECK(contains(help, "Now: /a:/b\\x1b[1m\n"));
 }
