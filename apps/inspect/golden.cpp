@@ -28,17 +28,7 @@ std::vector<int32_t> golden_prompt(const ModelFile& model) {
 
 }  // namespace
 
-std::vector<int32_t> greedy_ids(const ModelFile& model, std::span<const int32_t> prompt_ids,
-                                int count, int threads, bool low_memory) {
-  const int prompt_size = static_cast<int>(prompt_ids.size());
-  EngineOptions options;
-  options.context = std::min(prompt_size + count, model.config().max_context);
-  options.max_rows = std::min(options.context, prompt_size);
-  options.threads = threads;
-  options.low_memory = low_memory;
-  if (model.config().head_dim > kMaxIntegerHeadDim) options.kv_type = KvType::kF32;
-  options.full_head = true;  // few tokens, which shall not depend on more than they must
-  const auto backend = make_cpu_backend(model, options);
+std::vector<int32_t> greedy_ids(Backend& backend, std::span<const int32_t> prompt_ids, int count) {
   GenerateRequest request;
   request.prompt_ids = prompt_ids;
   request.max_tokens = count;
@@ -46,7 +36,15 @@ std::vector<int32_t> greedy_ids(const ModelFile& model, std::span<const int32_t>
     throw_if_interrupted();
     return true;
   };
-  return generate(*backend, request).token_ids;
+  return generate(backend, request).token_ids;
+}
+
+int golden_context(const ModelConfig& config, size_t n_prompt_ids, int count) {
+  return std::min(static_cast<int>(n_prompt_ids) + count, config.max_context);
+}
+
+KvType golden_kv_type(const ModelConfig& config) {
+  return config.head_dim > kMaxIntegerHeadDim ? KvType::kF32 : KvType::kI16;
 }
 
 Golden make_golden(const std::string& path) {
@@ -56,8 +54,15 @@ Golden make_golden(const std::string& path) {
   // A model with a tiny context gets a golden of the beginning of the prompt.
   const auto room = static_cast<size_t>(model.config().max_context - 1);
   if (golden.prompt_ids.size() > room) golden.prompt_ids.resize(room);
-  golden.greedy_ids = greedy_ids(model, golden.prompt_ids, kGoldenTokens, cpu::usable_cores(),
-                                 /*low_memory=*/true);
+  EngineOptions options;
+  options.context = golden_context(model.config(), golden.prompt_ids.size(), kGoldenTokens);
+  options.max_rows = std::min(options.context, static_cast<int>(golden.prompt_ids.size()));
+  options.threads = cpu::usable_cores();
+  options.low_memory = true;
+  options.kv_type = golden_kv_type(model.config());
+  options.full_head = true;  // few tokens, which shall not depend on more than they must
+  const auto backend = make_cpu_backend(model, options);
+  golden.greedy_ids = greedy_ids(*backend, golden.prompt_ids, kGoldenTokens);
   return golden;
 }
 

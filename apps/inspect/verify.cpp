@@ -11,13 +11,14 @@
 #include "apps/session/session.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "kernels/cpu/machine.h"
+#include "engine/kv_type.h"
 
 namespace edgellm {
 namespace {
 
 struct VerifyFlags {
   std::string model;
+  std::string device = "auto";
   int threads = 0;
   bool json = false;
 };
@@ -27,7 +28,7 @@ enum class Status { kOk, kFailed, kSkipped };
 struct Check {
   std::string name;
   Status status = Status::kOk;
-  std::string detail;
+  std::string detail = {};
 };
 
 // Every fault of the bytes themselves throws: such a file is corrupt (exit 3), not merely wrong.
@@ -94,19 +95,49 @@ Check tokenizer_check(const ModelFile& model) {
           (n_normalised == 0 ? "unchanged" : "(" + std::to_string(n_normalised) + " normalised)")};
 }
 
-Check golden_check(const ModelFile& model, int threads) {
-  if (!model.golden()) return {"golden", Status::kSkipped, "the file holds no golden ids"};
-  const Golden& golden = *model.golden();
-  const std::vector<int32_t> ids =
-      greedy_ids(model, golden.prompt_ids, static_cast<int>(golden.greedy_ids.size()),
-                 threads != 0 ? threads : cpu::usable_cores(), /*low_memory=*/false);
+// The golden again on one device, by the way that `run` takes.
+Check golden_check(const std::shared_ptr<const ModelFile>& model, const VerifyFlags& flags,
+                   const Device& device) {
+  Check check = {device.gpu ? "golden on GPU" : "golden"};
+  if (!model->golden()) {
+    check.status = Status::kSkipped;
+    check.detail = "the file holds no golden ids";
+    return check;
+  }
+  const Golden& golden = *model->golden();
+  const auto count = static_cast<int>(golden.greedy_ids.size());
+  SessionOptions options;
+  options.device = device.gpu ? "cuda:" + std::to_string(*device.gpu) : "cpu";
+  options.threads = flags.threads;
+  options.kv_type = to_string(golden_kv_type(model->config()));
+  options.no_verify = true;  // contents_check() has
+  Session session(model, options, device);
+  const EngineOptions engine =
+      session.engine_options(golden_context(model->config(), golden.prompt_ids.size(), count));
+  Backend& backend = session.start(engine);
+  const std::vector<int32_t> ids = greedy_ids(backend, golden.prompt_ids, count);
   if (ids == golden.greedy_ids) {
-    return {"golden", Status::kOk, std::to_string(ids.size()) + " greedy ids generated again"};
+    check.detail =
+        std::to_string(ids.size()) + " greedy ids generated again on " + backend.info().device;
+    return check;
   }
   size_t at = 0;
   while (at < ids.size() && at < golden.greedy_ids.size() && ids[at] == golden.greedy_ids[at]) ++at;
-  return {"golden", Status::kFailed,
-          "the greedy ids differ from position " + std::to_string(at) + " on"};
+  check.status = Status::kFailed;
+  check.detail = "the greedy ids differ from position " + std::to_string(at) + " on, on " +
+                 backend.info().device;
+  return check;
+}
+
+// Where the user named no device, a GPU that cannot hold the model is no fault of the file.
+Check gpu_golden_check(const std::shared_ptr<const ModelFile>& model, const VerifyFlags& flags,
+                       const Device& device) {
+  try {
+    return golden_check(model, flags, device);
+  } catch (const Error& error) {
+    if (flags.device != "auto" || error.code() != ExitCode::kDevice) throw;
+    return {"golden on GPU", Status::kSkipped, error.what()};
+  }
 }
 
 const char* json_name(Status status) {
@@ -126,7 +157,9 @@ const char* text_name(Status status) {
 }
 
 int verify(const VerifyFlags& flags) {
-  const ModelFile model = open_model(flags.model);
+  const Device device = choose_device(flags.device, print_note);
+  const auto file = std::make_shared<const ModelFile>(open_model(flags.model));
+  const ModelFile& model = *file;
   bool passed = true;
   nlohmann::ordered_json checks = nlohmann::ordered_json::array();
   const auto report = [&](const Check& check) {
@@ -140,7 +173,8 @@ int verify(const VerifyFlags& flags) {
   };
   report(contents_check(model));
   report(tokenizer_check(model));
-  report(golden_check(model, flags.threads));
+  report(golden_check(file, flags, /*device=*/{}));
+  if (device.gpu) report(gpu_golden_check(file, flags, device));
   if (flags.json) {
     print_json({{"schema", "edgellm.verify/1"},
                 {"model", {{"path", model.path()}, {"id", hex64(model.id())}}},
@@ -156,9 +190,16 @@ int verify(const VerifyFlags& flags) {
 
 void add_verify(Program& program) {
   Command& command = program.add("verify", "Check a .tmac2 file and what this machine makes of it",
-                                 "  edgellm verify model.tmac2");
+                                 "  edgellm verify model.tmac2\n"
+                                 "  edgellm verify model.tmac2 --device cuda:1");
   auto flags = std::make_shared<VerifyFlags>();
   add_model_argument(command, flags->model);
+  command
+      .option("--device", flags->device,
+              "Where the golden ids are generated again: on the CPU in any case, and on this GPU "
+              "[auto]")
+      .check(device_name_problem)
+      .value("auto|cpu|cuda|cuda:N");
   command.option("--threads", flags->threads, "CPU threads [one per usable core]")
       .range(1, kMaxThreads)
       .value("N");
