@@ -45,8 +45,10 @@ void forward_ids(Backend& backend, std::span<const int32_t> ids, const ForwardWa
     const size_t rows = prefill.rows();
     wanted_rows.clear();
     if (wants.logits == WantLogits::kAll) {
-      wanted_rows.resize(rows);
-      std::iota(wanted_rows.begin(), wanted_rows.end(), 0);
+      const size_t n_fed = prefill.n_fed();
+      const size_t left_out = std::min(rows, std::max(wants.logits_from, n_fed) - n_fed);
+      wanted_rows.resize(rows - left_out);
+      std::iota(wanted_rows.begin(), wanted_rows.end(), static_cast<int32_t>(left_out));
     } else if (wants.logits == WantLogits::kLast && prefill.is_last_pass()) {
       wanted_rows.push_back(static_cast<int32_t>(rows) - 1);
     }

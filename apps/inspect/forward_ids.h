@@ -13,6 +13,7 @@ enum class WantLogits { kNone, kLast, kAll };
 
 struct ForwardWants {
   WantLogits logits = WantLogits::kNone;
+  size_t logits_from = 0;  // kAll: of the ids from this place on
   bool hidden = false;
 };
 
@@ -20,7 +21,7 @@ struct ForwardWants {
 struct ForwardPass {
   int first = 0;  // position of the first id of the pass
   int rows = 0;
-  std::span<const float> logits;  // [rows or 1 or 0, vocab]
+  std::span<const float> logits;  // [rows, or those of them that were wanted; vocab]
   std::span<const float> hidden;  // [layers + 1, rows, dim] or empty
 };
 

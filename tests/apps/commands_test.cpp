@@ -8,6 +8,7 @@
 #include "model/model_file.h"
 #include "tests/apps/program.h"
 #include "tests/support/fixtures.h"
+#include "tests/support/gpu.h"
 #include "tests/support/npy.h"
 #include "tests/support/skip.h"
 
@@ -134,7 +135,10 @@ TEST_CASE("verify checks contents, tokenizer and golden") {
   const Result text = run_well({"verify", demo_model()});
   CHECK(text.out.find("contents: OK") != std::string::npos);
   CHECK(text.out.find("tokenizer: OK") != std::string::npos);
-  CHECK(text.out.find("golden: OK (16 greedy ids") != std::string::npos);
+  CHECK(text.out.find("golden: OK (16 greedy ids generated again on cpu (") != std::string::npos);
+  CHECK(run_well({"verify", demo_model(), "--device", "cpu"}).out == text.out);
+  check_refused(run({"verify", demo_model(), "--device", "tpu"}), 2, "unknown device tpu");
+  check_refused(run({"verify", demo_model(), "--device", "cuda"}), 5, "--device cuda");
   const auto json = json_of(run_well({"verify", demo_model(), "--json"}));
   CHECK(json["passed"] == true);
   CHECK(json["checks"].size() == 3);
@@ -142,6 +146,18 @@ TEST_CASE("verify checks contents, tokenizer and golden") {
   const TempDir folder;
   const Result random = run_well({"verify", tiny_model(folder)});
   CHECK(random.out.find("tokenizer: skipped") != std::string::npos);
+}
+
+TEST_CASE("verify generates the golden ids on a GPU as well", "[gpu]") {
+  if (no_gpu()) return;
+  for (const std::string device : {"auto", "cuda"}) {
+    const Result result = run({"verify", demo_model(), "--device", device}, {.sees_gpus = true});
+    CHECK(result.exit_code == 0);
+    CHECK(result.out.find("golden: OK (16 greedy ids generated again on cpu (") !=
+          std::string::npos);
+    CHECK(result.out.find("golden on GPU: OK (16 greedy ids generated again on cuda:0 (") !=
+          std::string::npos);
+  }
 }
 
 // A model file whose golden lies: header and metadata are made to agree with each other again.
@@ -166,7 +182,7 @@ TEST_CASE("verify fails with 8 where the model computes something else") {
       write_file(folder, "lies.tmac2", with_wrong_golden(read_file(demo_model())));
   const Result text = run({"verify", model});
   CHECK(text.exit_code == 8);
-  CHECK(text.out.find("golden: FAILED (the greedy ids differ from position 0 on)") !=
+  CHECK(text.out.find("golden: FAILED (the greedy ids differ from position 0 on, on cpu (") !=
         std::string::npos);
   CHECK(text.err.find("failed its verification") != std::string::npos);
   const Result json = run({"verify", model, "--json"});
@@ -281,6 +297,130 @@ TEST_CASE("perplexity puts a BOS before every window of text") {
   CHECK(cut["nll_mean"] > of_text["nll_mean"]);
 }
 
+// ln p of every id but the first of `ids`, by another command and in another way.
+std::vector<double> reference_logprobs(const TempDir& folder, const std::string& model,
+                                       const std::vector<int>& ids) {
+  const std::string file = write_file(folder, "reference.json", nlohmann::json(ids).dump());
+  const std::string out = folder / "reference.npy";
+  run_well({"logits", model, "--ids-file", file, "--all", "-o", out});
+  const Npy logits = read_npy(out);
+  std::vector<double> logprobs;
+  for (size_t i = 1; i < ids.size(); ++i) {
+    const auto row = std::span(logits.values).subspan((i - 1) * logits.shape[1], logits.shape[1]);
+    double sum = 0;
+    for (const float value : row) sum += std::exp(static_cast<double>(value));
+    logprobs.push_back(static_cast<double>(row[static_cast<size_t>(ids[i])]) - std::log(sum));
+  }
+  return logprobs;
+}
+
+std::vector<int> some_ids(int n, int vocab) {
+  std::vector<int> ids;
+  for (int i = 0; i < n; ++i) ids.push_back((i * i * 7 + i * 31 + 5) % vocab);
+  return ids;
+}
+
+// transformers' guide, line by line: the loss of a window is the mean over its labels.
+double guide_nll(const TempDir& folder, const std::string& model, const std::vector<int>& ids,
+                 size_t max_length, size_t stride) {
+  const size_t seq_len = ids.size();
+  double nll_sum = 0;
+  double n_tokens = 0;
+  size_t prev_end_loc = 0;
+  for (size_t begin_loc = 0; begin_loc < seq_len; begin_loc += stride) {
+    const size_t end_loc = std::min(begin_loc + max_length, seq_len);
+    const size_t trg_len = end_loc - prev_end_loc;
+    const std::vector<int> input(ids.begin() + static_cast<std::ptrdiff_t>(begin_loc),
+                                 ids.begin() + static_cast<std::ptrdiff_t>(end_loc));
+    const std::vector<double> logprobs = reference_logprobs(folder, model, input);
+    const size_t n_labels = std::min(trg_len, logprobs.size());
+    double loss = 0;
+    for (size_t i = logprobs.size() - n_labels; i < logprobs.size(); ++i) loss -= logprobs[i];
+    const auto num_loss_tokens = static_cast<double>(trg_len - 1);
+    nll_sum += loss / static_cast<double>(n_labels) * num_loss_tokens;
+    n_tokens += num_loss_tokens;
+    prev_end_loc = end_loc;
+    if (end_loc == seq_len) break;
+  }
+  return nll_sum / n_tokens;
+}
+
+TEST_CASE("perplexity by stride is that of transformers' guide") {
+  const TempDir folder;
+  const std::string model = tiny_model(folder);
+  const std::vector<int> ids = some_ids(75, 97);
+  const std::string file = write_file(folder, "ids.json", nlohmann::json(ids).dump());
+  for (const auto& [window, stride] :
+       {std::pair{20, 7}, {20, 20}, {20, 1}, {100, 7}, {75, 74}, {32, 16}}) {
+    INFO(window << " " << stride);
+    const double expected =
+        guide_nll(folder, model, ids, static_cast<size_t>(window), static_cast<size_t>(stride));
+    const auto json =
+        json_of(run_well({"perplexity", model, "--ids-file", file, "--window",
+                          std::to_string(window), "--stride", std::to_string(stride), "--json"}));
+    CHECK(json["method"] == "stride");
+    CHECK(json["stride"] == stride);
+    CHECK(json["nll_mean"].get<double>() == Approx(expected).epsilon(1e-6));
+    // Side by side, no window predicts its first id.
+    CHECK(json["tokens"] == (window == stride ? 71 : 74));
+  }
+  // The defaults: as long as the context, every 512 ids.
+  const auto json =
+      json_of(run_well({"perplexity", model, "--ids-file", file, "--method", "stride", "--json"}));
+  CHECK(json["window"] == 128);
+  CHECK(json["stride"] == 128);
+}
+
+TEST_CASE("perplexity in llama.cpp's way counts the second half of each window") {
+  const TempDir folder;
+  const std::string text = write_file(folder, "text", [] {
+    std::string story;
+    for (int i = 0; i < 60; ++i)
+      story += "There was a king who had " + std::to_string(i) + " sons. ";
+    return story;
+  }());
+  const std::vector<int> ids =
+      json_of(run_well({"tokenize", demo_model(), "-f", text, "--json"}))["ids"];
+  const int bos = ids[0];
+  for (const size_t n_ctx : {64, 33}) {
+    double nll = 0;
+    size_t count = 0;
+    for (size_t start = 0; start + n_ctx <= ids.size(); start += n_ctx) {
+      std::vector<int> chunk(ids.begin() + static_cast<std::ptrdiff_t>(start),
+                             ids.begin() + static_cast<std::ptrdiff_t>(start + n_ctx));
+      chunk[0] = bos;
+      const std::vector<double> logprobs = reference_logprobs(folder, demo_model(), chunk);
+      // process_logits() of llama-perplexity: n_ctx - 1 - first rows from `first` on.
+      for (size_t j = n_ctx / 2; j < n_ctx - 1; ++j) {
+        nll -= logprobs[j];
+        ++count;
+      }
+    }
+    const std::string window = std::to_string(n_ctx);
+    const auto json = json_of(run_well({"perplexity", demo_model(), "-f", text, "--method",
+                                        "llama.cpp", "--window", window, "--json"}));
+    CHECK(json["tokens"] == count);
+    CHECK(json["nll_mean"].get<double>() == Approx(nll / static_cast<double>(count)).epsilon(1e-6));
+    // The same of a file of the ids.
+    const std::string file = write_file(folder, "ids.json", nlohmann::json(ids).dump());
+    CHECK(json_of(run_well({"perplexity", demo_model(), "--ids-file", file, "--method", "llama.cpp",
+                            "--window", window, "--json"}))["nll_mean"] == json["nll_mean"]);
+  }
+  check_refused(
+      run({"perplexity", demo_model(), "-f", text, "--method", "llama.cpp", "--window", "1024"}), 2,
+      "two windows of 1024 are 2048 tokens");
+  const Result words =
+      run_well({"perplexity", demo_model(), "-f", text, "--method", "llama.cpp", "--window", "64"});
+  CHECK(words.out.find(" windows of 64, llama.cpp's way)") != std::string::npos);
+}
+
+TEST_CASE("perplexity reads standard input, and counts one window as one") {
+  const Result result =
+      run_with_input({"perplexity", demo_model()}, "Once upon a time there was a king.");
+  CHECK(result.exit_code == 0);
+  CHECK(result.out.find(" tokens in 1 window)") != std::string::npos);
+}
+
 TEST_CASE("perplexity refuses what it cannot measure") {
   const TempDir folder;
   const std::string one = write_file(folder, "one.json", "[1]");
@@ -291,6 +431,13 @@ TEST_CASE("perplexity refuses what it cannot measure") {
   const Result window = run({"perplexity", demo_model(), "-f", empty, "--window", "2048"});
   CHECK(window.exit_code == 2);
   CHECK(window.err.find("use at most --window 2047") != std::string::npos);
+  check_refused(run({"perplexity", demo_model(), "-f", empty, "--window", "8", "--stride", "9"}), 2,
+                "use at most --stride 8");
+  check_refused(
+      run({"perplexity", demo_model(), "-f", empty, "--method", "windows", "--stride", "9"}), 2,
+      "--stride changes nothing with --method windows");
+  check_refused(run({"perplexity", demo_model(), "-f", empty, "--method", "strides"}), 2,
+                "unknown method strides; use windows, stride or llama.cpp; did you mean stride?");
 }
 
 TEST_CASE("devices lists the CPU, and GPUs or the reason for none") {

@@ -46,5 +46,33 @@ TEST_CASE("a SentencePiece-style tokenizer from convert to run") {
   CHECK(run_well(with_prompt).out == expected);
 }
 
+TEST_CASE("perplexity puts a BOS before a text only where tokenizing adds one") {
+  const json tree = tiny_sentencepiece({"\u2581", "a", "b"});
+  const TempDir folder;
+  const std::string source = copy_model(folder);
+  write_file(folder, "hf/tokenizer.json", tree.dump());
+  const std::string text = write_file(folder, "text", "ab ba abba baab bab");
+  for (const bool adds : {true, false}) {
+    INFO(adds);
+    const json config = {{"add_bos_token", adds}, {"bos_token", "<s>"}};
+    write_file(folder, "hf/tokenizer_config.json", config.dump());
+    const std::string model = folder / (adds ? "with.tmac2" : "without.tmac2");
+    REQUIRE(run({"convert", source, "-o", model}).exit_code == 0);
+    CHECK(json_of(run({"info", model, "--json"}))["tokenizer"]["bos"] == 1);
+    const size_t n =
+        json_of(run({"tokenize", model, "-f", text, "--json", "--no-special"}))["ids"].size();
+    const auto tokens = [&](std::vector<std::string> more) {
+      std::vector<std::string> args = {"perplexity", model, "-f", text, "--json"};
+      args.insert(args.end(), more.begin(), more.end());
+      const Result result = run(args);
+      INFO(result.err);
+      return json_of(result)["tokens"].get<size_t>();
+    };
+    CHECK(tokens({}) == (adds ? n : n - 1));
+    CHECK(tokens({"--stride", "4", "--window", "8"}) == (adds ? n : n - 1));
+    CHECK(tokens({"--method", "llama.cpp", "--window", "8"}) == (n + (adds ? 1 : 0)) / 8 * 3);
+  }
+}
+
 }  // namespace
 }  // namespace edgellm::test
