@@ -14,6 +14,7 @@
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/version.h"
+#include "apps/generate/commands.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -35,7 +36,7 @@ class Main {
       occupy_standard_streams();
       install_signal_handlers(wants_json());
       install_log_sink();
-      return dispatch(program_.parse(arguments_));
+      return dispatch(program_.parse(with_command(program_, arguments_)));
     } catch (const Error& error) {
       return report(error.code(), error.what());
     } catch (const Interrupted& interrupted) {

@@ -10,7 +10,6 @@ set -euo pipefail
 
 packages=(
   build-essential g++ make cmake ninja-build pkg-config
-  libcli11-dev       # command line
   libspdlog-dev      # messages
   nlohmann-json3-dev # JSON
   libonig-dev        # regular expressions of tokenizers

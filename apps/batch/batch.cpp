@@ -103,8 +103,10 @@ void add_batch(Program& program) {
       "  edgellm batch --merge out.1.jsonl out.2.jsonl out.3.jsonl out.4.jsonl -o all.jsonl\n"
       "  The same command again resumes where it was interrupted, and retries what failed.");
   auto flags = std::make_shared<BatchFlags>();
-  command.option("MODEL", flags->model,
-                 "A .tmac2 file, or the name of one in a model folder (edgellm help environment)");
+  command
+      .option("MODEL", flags->model,
+              "A .tmac2 file, or the name of one in a model folder (edgellm help environment)")
+      .aliases("-m,--model");
   add_files(command, *flags);
   command.flag("--chat", flags->chat,
                "A prompt of --text or of the short form is a message, put into the model's chat "

@@ -9,7 +9,8 @@
 //   SRC            a file or a folder
 //   DIR            a folder
 //   MODEL          a .tmac2 file, or the name of a model in one of the model folders
-//   N, TEXT, ...   anything else: nothing to complete
+//   N, T, ...      one letter: a number
+//   TEXT, ...      anything else: nothing to complete
 #pragma once
 
 #include <string>
@@ -36,7 +37,7 @@ struct CommandInfo {
   std::string examples;                 // indented command lines, perhaps a sentence below them
   std::vector<OptionInfo> positionals;  // in their order
   std::vector<OptionGroup> groups;      // "Options" first, then in the order of their first option
-  std::vector<CommandInfo> commands;    // without hidden ones (those of the group "")
+  std::vector<CommandInfo> commands;
 
   std::string full_name() const;  // "edgellm run"
 };

@@ -1,18 +1,16 @@
-// What a command takes, declared without the parser: only apps/cli compiles CLI11.
+// What a command takes.
 //
 // A reference handed to a declaration must live until the command has run.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
+#include "apps/cli/option_spec.h"
 
 namespace edgellm {
 
@@ -22,12 +20,15 @@ using Problem = std::function<std::string(const std::string& value)>;
 // One declared option, for saying more about it. A handle: copies mean the same option.
 class Option {
  public:
-  explicit Option(CLI::Option* option) : option_(option) {}
+  explicit Option(OptionSpec* spec) : spec_(spec) {}
 
   // What a value may be, in the words of option_tree.h. A flag has none.
   Option value(const std::string& text) const;
   Option group(const std::string& title) const;
   Option description(const std::string& text) const;
+  // More names, "-t,--thread-count": what users of other programs type. No help shows them. With
+  // one, a positional can also be given as an option.
+  Option aliases(const std::string& names) const;
   Option required() const;
   Option range(int low, int high) const;
   Option check(Problem problem) const;
@@ -35,13 +36,15 @@ class Option {
   Option excludes(const Option& other) const;
 
  private:
-  CLI::Option* option_;
+  OptionSpec* spec_;
 };
 
 class Command {
  public:
-  // `app` must outlive the object.
-  explicit Command(CLI::App& app) : app_(&app) {}
+  // Declares -h, --help. `examples` are indented command lines, perhaps a sentence below them.
+  Command(std::string name, std::string description, std::string examples);
+  Command(const Command&) = delete;
+  Command& operator=(const Command&) = delete;
 
   // Names are "-n,--max-tokens"; a name without a dash is a positional argument.
   Option flag(const std::string& names, bool& value, const std::string& description);
@@ -65,6 +68,10 @@ class Command {
   // Bytes, with or without a unit: 8G, 512MiB. Above 0.
   Option size_option(const std::string& names, uint64_t& bytes, const std::string& description);
 
+  // A positional argument, the last one: the words that are left, with a space between them.
+  Option text(const std::string& name, std::optional<std::string>& value,
+              const std::string& description);
+
   // All words up to the next option.
   Option words(const std::string& names, std::vector<std::string>& values,
                const std::string& description);
@@ -83,14 +90,28 @@ class Command {
   // An option that was declared before.
   Option find(const std::string& name);
 
+  // What to type where more words are given than the command takes: the end of an error.
+  void on_extra_words(std::string advice) { extra_words_advice_ = std::move(advice); }
+  const std::string& extra_words_advice() const { return extra_words_advice_; }
+
   // What the command does; the result is the exit code.
   void runs(std::function<int()> run) { run_ = std::move(run); }
   int run() const { return run_(); }
 
- private:
-  friend class Program;
+  const std::string& name() const { return name_; }
+  const std::string& description() const { return description_; }
+  const std::string& examples() const { return examples_; }
+  const std::deque<OptionSpec>& specs() const { return specs_; }  // in the order of declaration
 
-  CLI::App* app_;
+ private:
+  Option add(const std::string& names, OptionSpec::Takes takes, const std::string& description,
+             std::function<void(const std::vector<std::string>& values)> take);
+
+  std::string name_;
+  std::string description_;
+  std::string examples_;
+  std::string extra_words_advice_;
+  std::deque<OptionSpec> specs_;  // a deque: handles point into it
   std::function<int()> run_;
 };
 

@@ -1,7 +1,10 @@
 #include "apps/cli/program.h"
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <span>
 
+#include "apps/cli/command_line.h"
+#include "apps/cli/help.h"
 #include "apps/common/near_matches.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -9,23 +12,15 @@
 namespace edgellm {
 namespace {
 
-// ---- CLI11's tree of options --------------------------------------------------------------------
+using Takes = OptionSpec::Takes;
 
-OptionInfo option_info(const CLI::Option& option) {
+OptionInfo option_info(const OptionSpec& spec) {
   OptionInfo info;
-  info.description = option.get_description();
-  info.required = option.get_required();
-  // Options that are given several times are vectors; a single value has at most one item.
-  info.repeatable = option.get_items_expected_max() > 1;
-  const std::string& text = option.get_option_text();
-  if (option.get_positional()) {
-    info.names = {option.get_name(/*positional=*/true)};
-    info.value = text.empty() ? info.names.front() : text;
-    return info;
-  }
-  for (const std::string& name : option.get_snames()) info.names.push_back("-" + name);
-  for (const std::string& name : option.get_lnames()) info.names.push_back("--" + name);
-  if (option.get_items_expected_max() > 0 && !text.empty()) info.value = text;
+  info.names = spec.names;
+  info.description = spec.description;
+  info.required = spec.required;
+  info.repeatable = spec.takes == Takes::kEach || spec.takes == Takes::kMany;
+  info.value = spec.is_positional() && spec.value.empty() ? spec.name() : spec.value;
   return info;
 }
 
@@ -37,111 +32,97 @@ OptionGroup& group_of(CommandInfo& command, const std::string& title) {
   return command.groups.back();
 }
 
-CommandInfo command_info(const CLI::App& app) {
+CommandInfo command_info(const Command& command) {
   CommandInfo info;
-  info.name = app.get_name();
-  info.description = app.get_description();
-  info.examples = app.get_footer();
+  info.name = command.name();
+  info.description = command.description();
+  info.examples = command.examples();
   info.groups.push_back({"Options", {}});
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group().empty()) continue;
-    if (option->get_positional()) {
-      info.positionals.push_back(option_info(*option));
+  for (const OptionSpec& spec : command.specs()) {
+    if (spec.is_positional()) {
+      info.positionals.push_back(option_info(spec));
     } else {
-      group_of(info, option->get_group()).options.push_back(option_info(*option));
+      group_of(info, spec.group).options.push_back(option_info(spec));
     }
-  }
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    if (!command->get_group().empty()) info.commands.push_back(command_info(*command));
   }
   return info;
 }
 
-// ---- What is wrong with a command line ----------------------------------------------------------
-
-std::string unknown_command(const CommandInfo& program, const std::string& word) {
-  std::vector<std::string> names;
-  for (const CommandInfo& command : program.commands) names.push_back(command.name);
-  return "unknown command " + word + did_you_mean(word, names) + "; the commands are " +
-         join(names, ", ");
-}
-
-// The long names: one letter more or less makes any short option into another.
-std::vector<std::string> long_option_names(const CommandInfo& command) {
-  std::vector<std::string> names;
-  for (const OptionGroup& group : command.groups) {
-    for (const OptionInfo& option : group.options) {
-      for (const std::string& name : option.names) {
-        if (name.starts_with("--")) names.push_back(name);
-      }
-    }
-  }
-  return names;
-}
-
-std::string usage_message(const CLI::App& root, const CLI::ParseError& error,
-                          const std::vector<std::string>& arguments) {
-  const auto parsed = root.get_subcommands();
-  const CLI::App* const command = parsed.empty() ? nullptr : parsed.front();
-  const CommandInfo program = command_info(root);
-  if (command == nullptr && !arguments.empty() && !arguments.front().starts_with('-')) {
-    return unknown_command(program, arguments.front());
-  }
-  const CommandInfo info = command != nullptr ? command_info(*command) : program;
-  std::string message = error.what();
-  const CLI::App& app = command != nullptr ? *command : root;
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !app.remaining().empty()) {
-    const std::string first = app.remaining().front();
-    if (first.starts_with('-')) {
-      const std::string name = first.substr(0, first.find('='));
-      message = "unknown option " + name + did_you_mean(name, long_option_names(info));
-    } else if (command != nullptr && !info.positionals.empty()) {
-      message += "; a text of several words needs quotes";
-    }
-  }
-  return message + "; see " + info.full_name() + " --help";
+// What other programs call a command that edgellm has under another name, or has not.
+std::string advice_for_foreign_command(const std::string& word) {
+  static const std::map<std::string, std::string> advice = {
+      {"serve", "edgellm has no server; edgellm batch answers files of OpenAI's requests"},
+      {"server", "edgellm has no server; edgellm batch answers files of OpenAI's requests"},
+      {"pull", "edgellm downloads nothing; edgellm convert takes a Hugging Face folder"},
+      {"push", "edgellm uploads nothing"},
+      {"ps", "no model stays loaded between two commands; edgellm list shows the models there are"},
+      {"stop", "no model stays loaded between two commands"},
+      {"create", "edgellm convert makes a model file"},
+      {"generate", "edgellm run continues a prompt"},
+      {"complete", "edgellm run continues a prompt"},
+  };
+  const auto found = advice.find(word);
+  return found == advice.end() ? "" : "; " + found->second;
 }
 
 }  // namespace
 
 Program::Program(const std::string& description, const std::string& examples)
-    : app_(std::make_unique<CLI::App>(description, "edgellm")), root_(*app_) {
-  app_->footer(examples);
-  app_->set_help_flag("-h,--help", "Print this help and exit");
-  app_->require_subcommand(0, 1);
-}
-
-Program::~Program() = default;
+    : root_("edgellm", description, examples) {}
 
 Command& Program::add(const std::string& name, const std::string& description,
                       const std::string& examples) {
-  CLI::App* const app = app_->add_subcommand(name, description);
-  app->footer(examples);
-  return commands_.emplace_back(*app);
+  return commands_.emplace_back(name, description, examples);
+}
+
+const Command* Program::find(const std::string& name) const {
+  const auto alias = aliases_.find(name);
+  const std::string& known = alias == aliases_.end() ? name : alias->second;
+  const auto found = std::find_if(commands_.begin(), commands_.end(),
+                                  [&](const Command& command) { return command.name() == known; });
+  return found == commands_.end() ? nullptr : &*found;
 }
 
 Program::Request Program::parse(const std::vector<std::string>& arguments) {
   Request request;
-  try {
-    // CLI11 takes them from the back.
-    app_->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::CallForHelp&) {
-    request.help = true;
-  } catch (const CLI::ParseError& error) {
-    throw Error(ExitCode::kUsage, usage_message(*app_, error, arguments));
+  // Options of the program itself take no values: the first other word is the command.
+  const auto name = std::find_if(arguments.begin(), arguments.end(),
+                                 [](const std::string& word) { return !word.starts_with('-'); });
+  const std::span<const std::string> own(arguments.begin(), name);
+  request.help = read_words(root_, own, "edgellm", usage_line(info())) == Asked::kHelp;
+  if (request.help || name == arguments.end()) return request;
+
+  request.command = find(*name);
+  if (request.command == nullptr) {
+    std::vector<std::string> names;
+    for (const Command& command : commands_) names.push_back(command.name());
+    const std::string advice = advice_for_foreign_command(*name);
+    const std::string near = did_you_mean(*name, names);
+    throw Error(ExitCode::kUsage,
+                "unknown command " + printable_path(*name) +
+                    (!advice.empty() ? advice
+                     : !near.empty() ? near
+                                     : "; the commands are " + join(names, ", ")));
   }
-  for (const Command& command : commands_) {
-    if (command.app_->parsed()) request.command = &command;
-  }
+  const CommandInfo command = info(*request.command);
+  const std::span<const std::string> words(name + 1, arguments.end());
+  request.help =
+      read_words(*request.command, words, command.full_name(), usage_line(command)) == Asked::kHelp;
   return request;
 }
 
-CommandInfo Program::info() const { return command_info(*app_); }
+CommandInfo Program::info() const {
+  CommandInfo info = command_info(root_);
+  for (const Command& command : commands_) info.commands.push_back(command_info(command));
+  return info;
+}
 
-CommandInfo Program::info(const Command& command) const { return command_info(*command.app_); }
+CommandInfo Program::info(const Command& command) const { return command_info(command); }
 
 CommandInfo Program::info(const std::string& name) const {
-  return command_info(*app_->get_subcommand(name));
+  const Command* const command = find(name);
+  require(command != nullptr, "Program::info: no command of that name");
+  return command_info(*command);
 }
 
 }  // namespace edgellm

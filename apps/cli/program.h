@@ -3,7 +3,7 @@
 #pragma once
 
 #include <deque>
-#include <memory>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,7 +16,6 @@ class Program {
  public:
   // `examples` are indented command lines, perhaps a sentence below them.
   Program(const std::string& description, const std::string& examples);
-  ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
@@ -27,6 +26,11 @@ class Program {
   Command& add(const std::string& name, const std::string& description,
                const std::string& examples);
   std::deque<Command>& commands() { return commands_; }
+
+  // Another name for the command, which no help shows.
+  void add_alias(const std::string& alias, const std::string& name) { aliases_[alias] = name; }
+
+  bool has_command(const std::string& name) const { return find(name) != nullptr; }
 
   // What a line of arguments asks for.
   struct Request {
@@ -43,9 +47,11 @@ class Program {
   CommandInfo info(const std::string& name) const;
 
  private:
-  std::unique_ptr<CLI::App> app_;
+  const Command* find(const std::string& name) const;
+
   Command root_;
   std::deque<Command> commands_;
+  std::map<std::string, std::string> aliases_;
 };
 
 }  // namespace edgellm

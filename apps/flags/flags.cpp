@@ -21,11 +21,10 @@ std::vector<std::string> kv_type_names() {
   return names;
 }
 
-// Parsed strictly: CLI11 takes an empty text for 0 and cuts a number that is too large.
 template <class T>
-void add_number(Command& command, const std::string& name, std::optional<T>& number,
-                const char* what, const char* value_name) {
-  command
+Option add_number(Command& command, const std::string& name, std::optional<T>& number,
+                  const char* what, const char* value_name) {
+  return command
       .parsed_option(
           name, [name, &number](const std::string& text) { number = parse_number<T>(name, text); },
           what)
@@ -39,6 +38,7 @@ void add_model_argument(Command& command, std::string& model) {
   command
       .option("MODEL", model,
               "A .tmac2 file, or the name of one in a model folder (edgellm help environment)")
+      .aliases("-m,--model")
       .required();
 }
 
@@ -46,6 +46,7 @@ void add_engine_options(Command& command, SessionOptions& options) {
   constexpr const char* kEngine = "Engine";
   command.option("-c,--ctx", options.context, "Positions of the context [the model's maximum]")
       .range(1, INT32_MAX)
+      .aliases("--ctx-size,--n-ctx")
       .value("N")
       .group(kEngine);
   command
@@ -55,6 +56,7 @@ void add_engine_options(Command& command, SessionOptions& options) {
       .group(kEngine);
   command.option("--threads", options.threads, "CPU threads [one per usable core]")
       .range(1, kMaxThreads)
+      .aliases("-t")
       .value("N")
       .group(kEngine);
   command.option("--kv-type", options.kv_type, kKvTypeHelp)
@@ -86,9 +88,11 @@ void add_answer_options(Command& command, AnswerOptions& options) {
   command
       .option("-n,--max-tokens", options.max_tokens,
               "Most tokens to generate; -1: until the model stops or the context is full [-1]")
+      .aliases("--n-predict,--predict,--num-predict,--max-new-tokens")
       .value("N");
   command
       .repeated_option("--stop", options.stop, "End before this text; may be given several times")
+      .aliases("-r,--reverse-prompt")
       .value("TEXT");
 }
 
@@ -98,7 +102,8 @@ void add_sampling_options(Command& command, SamplingChoice& choice) {
             "Sample with the model's own defaults, which its file holds; each option below "
             "replaces one of them")
       .group(kSampling);
-  add_number(command, "--temp", choice.temperature, "Temperature; 0: greedy [0]", "T");
+  add_number(command, "--temp", choice.temperature, "Temperature; 0: greedy [0]", "T")
+      .aliases("--temperature");
   add_number(command, "--top-k", choice.top_k,
              "Choose among the K most probable tokens; 0: off [0]", "K");
   add_number(command, "--top-p", choice.top_p,
@@ -106,7 +111,8 @@ void add_sampling_options(Command& command, SamplingChoice& choice) {
   add_number(command, "--min-p", choice.min_p,
              "Choose among tokens with at least M times the largest probability; 0: off [0]", "M");
   add_number(command, "--repeat-penalty", choice.repeat_penalty,
-             "Make tokens that occurred before less probable; 1: off [1]", "R");
+             "Make tokens that occurred before less probable; 1: off [1]", "R")
+      .aliases("--repetition-penalty");
   add_number(command, "--frequency-penalty", choice.frequency_penalty,
              "Lower a token's logit by F for each time that the answer has it; 0: off [0]", "F");
   add_number(command, "--presence-penalty", choice.presence_penalty,
@@ -114,13 +120,15 @@ void add_sampling_options(Command& command, SamplingChoice& choice) {
   add_number(command, "--seed", choice.seed,
              "The same seed gives the same text on every device [run, chat: another each time; "
              "batch, bench: 0]",
-             "S");
+             "S")
+      .aliases("-s");
 }
 
 std::vector<Option> add_chat_options(Command& command, ChatOptions& options) {
   return {command
               .option("--system", options.system,
                       "The system message, if the model's template takes one")
+              .aliases("-sys,--system-prompt")
               .value("TEXT"),
           command.flag("--parse-special", options.parse_special,
                        "Special-token strings in messages become control tokens; without it they "
@@ -133,8 +141,18 @@ void add_prompt_options(Command& command, PromptSource& source, PromptForms form
   const auto add = [&](const char* names, std::optional<std::string>& text, const char* what) {
     return options.emplace_back(command.option(names, text, what));
   };
-  if (forms == kAll) add("PROMPT", source.positional, "The prompt; - reads it from standard input");
-  if (forms == kText) add("TEXT", source.positional, "The text; - reads it from standard input");
+  if (forms == kAll) {
+    options.push_back(command.text("PROMPT", source.positional,
+                                   "The prompt, all words of it; - reads it from standard input"));
+  }
+  if (forms == kText) {
+    options.push_back(command.text("TEXT", source.positional,
+                                   "The text, all words of it; - reads it from standard input"));
+  }
+  if (forms == kFiles) command.on_extra_words("a file with text is named by -f FILE");
+  if (forms == kOptions || forms == kTextOptions) {
+    command.on_extra_words("a text is given by -p TEXT or -f FILE");
+  }
   if (forms == kAll || forms == kOptions || forms == kTextOptions) {
     add("-p,--prompt", source.text, "The prompt, as an option").value("TEXT");
   }

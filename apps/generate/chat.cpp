@@ -1,4 +1,6 @@
 // edgellm chat: a conversation at a terminal, or of the lines of a pipe.
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -14,9 +16,11 @@
 #include "apps/generate/conversation.h"
 #include "apps/session/answer_options.h"
 #include "apps/session/chat_prompt.h"
+#include "apps/session/model_folders.h"
 #include "apps/session/sampling_choice.h"
 #include "apps/session/session.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "engine/generate.h"
 #include "tokenizer/text_stream.h"
 
@@ -251,6 +255,24 @@ int chat(const ChatFlags& flags) {
 
 }  // namespace
 
+std::vector<std::string> with_command(const Program& program,
+                                      const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments.front().starts_with('-') ||
+      program.has_command(arguments.front()) || !names_model(arguments.front())) {
+    return arguments;
+  }
+  if (!is_terminal(STDIN_FILENO) || !is_terminal(STDOUT_FILENO)) {
+    const std::string model = printable_path(arguments.front());
+    throw Error(ExitCode::kUsage, model +
+                                      " is a model, and a command is missing before it; type "
+                                      "edgellm run " +
+                                      model + " \"some text\", or edgellm chat " + model);
+  }
+  std::vector<std::string> with_chat = arguments;
+  with_chat.insert(with_chat.begin(), "chat");
+  return with_chat;
+}
+
 void add_chat(Program& program) {
   Command& command =
       program.add("chat", "Hold a conversation",
@@ -263,8 +285,13 @@ void add_chat(Program& program) {
   add_answer_options(command, flags->answer);
   add_engine_options(command, flags->engine);
   add_sampling_options(command, flags->sampling);
-  command.flag("--verbose", flags->verbose,
-               "Print to standard error what each answer took, and what of its prompt was cached");
+  command
+      .flag("--verbose", flags->verbose,
+            "Print to standard error what each answer took, and what of its prompt was cached")
+      .aliases("-v");
+  command.on_extra_words(
+      "a message is typed once the conversation has begun; edgellm run MODEL "
+      "--chat \"some text\" answers a single one");
   command.runs([flags] { return chat(*flags); });
 }
 

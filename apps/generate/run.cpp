@@ -232,7 +232,8 @@ void add_run(Program& program) {
       .range(0, kMaxTopLogprobs)
       .needs(json)
       .value("N");
-  command.flag("--verbose", flags->verbose, "Print timings and memory to standard error");
+  command.flag("--verbose", flags->verbose, "Print timings and memory to standard error")
+      .aliases("-v");
   command.runs([flags] { return run(*flags); });
 }
 

@@ -126,6 +126,10 @@ std::vector<std::string> model_folders() {
   return folders;
 }
 
+bool names_model(const std::string& name) {
+  return !with_ending(name).empty() || (is_name(name) && !found_in_folders(name).empty());
+}
+
 std::string find_model(const std::string& name) {
   const std::string path = with_ending(name);
   if (!path.empty()) return path;

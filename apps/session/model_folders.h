@@ -16,4 +16,7 @@ std::vector<std::string> model_folders();
 // Error (kModelFile) with the candidates.
 std::string find_model(const std::string& name);
 
+// find_model() would give a file, or find more than one.
+bool names_model(const std::string& name);
+
 }  // namespace edgellm

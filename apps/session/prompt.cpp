@@ -43,7 +43,8 @@ PromptText read_prompt(const PromptSource& from) {
   if (!from.any()) {
     if (is_terminal(STDIN_FILENO)) {
       throw Error(ExitCode::kUsage,
-                  "no prompt; usage: edgellm run MODEL \"some text\" (see edgellm run --help)");
+                  "no prompt; type edgellm run MODEL \"some text\", or edgellm chat MODEL for a "
+                  "conversation");
     }
     return {read_stdin(), "standard input"};
   }

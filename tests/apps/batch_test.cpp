@@ -480,7 +480,8 @@ TEST_CASE("a batch says what its command line lacks") {
   refused({demo_model(), "-i", in, "-o", out, "--kv-memory", "1k"}, 2, "too little");
   refused({demo_model(), "-i", in, "-o", out, "--kv-memory", "some"}, 2, "--kv-memory");
   refused({demo_model(), "-i", in, "-o", out, "--sequences", "0"}, 2, "--sequences");
-  refused({demo_model(), "-i", in, "-o", out, "--restart", "--keep-answers"}, 2, "excludes");
+  refused({demo_model(), "-i", in, "-o", out, "--restart", "--keep-answers"}, 2,
+          "--keep-answers and --restart exclude each other");
   refused({demo_model(), "--merge", in, "-o", out}, 2, "no model");
   refused({demo_model(), "-i", in, "-o", folder.path().string()}, 1, "it is a folder");
   refused({demo_model(), "-i", in, "-o", "/nowhere/out"}, 1, "there is no folder /nowhere");

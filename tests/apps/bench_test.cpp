@@ -228,7 +228,7 @@ TEST_CASE("bench --ops times each op beside its unfused chain, which gives the s
     INFO(result.err);
     CHECK(result.exit_code == 0);
   }
-  refused({"bench", "--ops", model, "-p", "5"}, "--ops excludes --n-prompt");
+  refused({"bench", "--ops", model, "-p", "5"}, "--n-prompt and --ops exclude each other");
   refused({"bench", model, "--rows", "5"}, "--rows requires --ops");
   refused({"bench", "--ops", model, "-d", "128"}, "the context of 128");
 }

@@ -103,7 +103,7 @@ TEST_CASE("run --chat refuses what it cannot do, and says why") {
   refused({"run", demo_model(), "--chat", "", "-n", "1"}, 2, "is empty");
   refused({"run", demo_model(), "hi", "--system", "x"}, 2, "--chat");
   refused({"run", demo_model(), "hi", "--parse-special"}, 2, "--chat");
-  refused({"run", demo_model(), "--chat", "--ids-file", "x"}, 2, "excludes");
+  refused({"run", demo_model(), "--chat", "--ids-file", "x"}, 2, "exclude each other");
   refused({"run", demo_model(), "--chat", "hi", "--system", "\xFF"}, 2, "UTF-8");
   refused({"run", demo_model(), "--chat", "hi", "-c", "5"}, 6, "context");
 

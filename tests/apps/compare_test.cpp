@@ -265,7 +265,8 @@ TEST_CASE("compare: wrong command lines exit with 2 and ask no server") {
   TestServer server;
   const std::string model = demo_model();
   check_refused(run({"compare", model}), 2, "--ollama NAME or --url");
-  check_refused(run({"compare", model, "--ollama", "a", "--url", server.url()}), 2, "excludes");
+  check_refused(run({"compare", model, "--ollama", "a", "--url", server.url()}), 2,
+                "--url and --ollama exclude each other");
   check_refused(run({"compare", model, "--ollama", "a", "--model", "b"}), 2, "--url");
   check_refused(run({"compare", model, "--ollama", ""}), 2, "--ollama");
   check_refused(run({"compare", model, "--url", "localhost:1"}), 2, "http://");

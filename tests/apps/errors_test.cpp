@@ -27,9 +27,8 @@ TEST_CASE("wrong command lines exit with 2") {
   check_refused(run({"convert", "x"}), 2, "--output is required");
   check_refused(run({"devices", "extra"}), 2, "extra");
   check_run_refused({"-p", "x", "--bogus"}, 2, "--bogus");
-  check_run_refused({"Once", "upon"}, 2, "quotes");
-  check_run_refused({"-p", "x", "-f", "y"}, 2, "excludes");
-  check_run_refused({"x", "--ids-file", "y"}, 2, "excludes");
+  check_run_refused({"-p", "x", "-f", "y"}, 2, "exclude each other");
+  check_run_refused({"x", "--ids-file", "y"}, 2, "exclude each other");
   check_run_refused({"-p", "x", "-n", "0"}, 2, "-n 0");
   check_run_refused({"-p", "x", "-n", "-2"}, 2, "-n -2");
   check_run_refused({"-p", "x", "-n", "many"}, 2, "many");
@@ -76,13 +75,14 @@ TEST_CASE("sampling values that cannot be used") {
   refused({"--temp", "0.7x"}, "'0.7x' is not a number");
   refused({"--temp", ""}, "'' is not a number");
   refused({"--temp", "1", "--top-k", "-1"}, "--top-k is -1");
-  refused({"--temp", "1", "--top-k", "1.5"}, "'1.5' is not an integer");
-  refused({"--temp", "1", "--top-k", "4294967296"}, "'4294967296' is not an integer");
+  refused({"--temp", "1", "--top-k", "1.5"}, "'1.5' is not a whole number");
+  refused({"--temp", "1", "--top-k", "4294967296"}, "'4294967296' is not a whole number");
   refused({"--temp", "1", "--top-p", "0"}, "--top-p is 0; use a value above 0 and at most 1");
   refused({"--temp", "1", "--min-p", "1.5"}, "--min-p is 1.5");
   refused({"--repeat-penalty", "0"}, "(--repeat-penalty) is 0");
-  refused({"--sample", "--seed", "-1"}, "'-1' is not an integer from 0 to 18446744073709551615");
-  refused({"--sample", "--seed", "18446744073709551616"}, "is not an integer from 0");
+  refused({"--sample", "--seed", "-1"},
+          "'-1' is not a whole number from 0 to 18446744073709551615");
+  refused({"--sample", "--seed", "18446744073709551616"}, "is not a whole number from 0");
   for (const std::string name : {"--top-k", "--top-p", "--min-p", "--seed"}) {
     refused({name, "1"}, name + " changes nothing in a greedy run; add --temp");
   }

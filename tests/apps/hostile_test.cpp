@@ -433,7 +433,7 @@ TEST_CASE("arguments that nobody types") {
   refused({"synth", megabyte, "-o", "/tmp/never"}, 2);
   refused({"synth", "smollm-135m", "--layers", "999999999999", "-o", "/tmp/never"}, 2);
   refused({"synth", "smollm-135m", "--vocab", "-1", "-o", "/tmp/never"}, 2);
-  refused(Args(20'000, "run"), 2);
+  refused(Args(20'000, "run"), 3);  // a model of that name, and a prompt
 }
 
 }  // namespace

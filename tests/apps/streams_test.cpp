@@ -168,7 +168,7 @@ TEST_CASE("a terminal without a prompt gets a usage line, not a prompt") {
   const Result result = Program({"run", demo_model()}, {.in_is_terminal = true}).wait();
   CHECK(result.exit_code == 2);
   CHECK(result.out.empty());
-  CHECK(result.err.find("usage: edgellm run MODEL") != std::string::npos);
+  CHECK(result.err.find("type edgellm run MODEL") != std::string::npos);
 }
 
 TEST_CASE("a pipe that stays open is named while it is waited for") {
