@@ -21,6 +21,7 @@
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/version.h"
+#include "apps/session/leading_space.h"
 #include "base/error.h"
 #include "base/output_file.h"
 #include "base/text.h"
@@ -379,12 +380,17 @@ struct BatchRun::Live {
   RecordHead head;
   BatchAnswer answer;
   std::optional<TextStream> text;
+  std::optional<LeadingSpace> leading_space;  // of a chat
 
   // False when a stop string has come.
   bool push(int32_t id, std::span<const int32_t> stop_ids) {
     if (!text || std::binary_search(stop_ids.begin(), stop_ids.end(), id)) return true;
-    *answer.text += text->push(id);
+    add(text->push(id));
     return !text->stopped();
+  }
+
+  void add(const std::string& piece) {
+    *answer.text += leading_space ? leading_space->dropped_from(piece) : piece;
   }
 };
 
@@ -400,6 +406,11 @@ void BatchRun::submit(const RecordHead& head, const BatchInput::Request& line,
   if (tokenizer_ != nullptr) {
     live->answer.text.emplace();
     live->text.emplace(*tokenizer_, std::move(wanted.stop));
+    if (wanted.is_chat) {
+      live->leading_space.emplace();
+    } else {
+      live->text->start_behind(live->answer.prompt_ids);
+    }
   }
   if (!wanted.has_own_seed) wanted.sampling.seed = seed_of(head.custom_id, wanted.sampling.seed);
   if (wanted.sampling.temperature > 0) live->answer.seed = wanted.sampling.seed;
@@ -417,7 +428,7 @@ void BatchRun::submit(const RecordHead& head, const BatchInput::Request& line,
           batch_error(result.failure->code, about(live->head, result.failure->message));
       return fail(live->head, error);
     }
-    if (live->text) *live->answer.text += live->text->finish();
+    if (live->text) live->add(live->text->finish());
     live->answer.result = std::move(result);
     report_.answered(live->answer.result);
     write(live->head, answer_record(live->head, live->answer, model_));

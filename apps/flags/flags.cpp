@@ -86,8 +86,14 @@ void add_full_head_flag(Command& command, SessionOptions& options) {
 
 void add_answer_options(Command& command, AnswerOptions& options) {
   command
-      .option("-n,--max-tokens", options.max_tokens,
-              "Most tokens to generate; -1: until the model stops or the context is full [-1]")
+      .parsed_option(
+          "-n,--max-tokens",
+          [&options](const std::string& text) {
+            options.max_tokens = parse_number<int>("--max-tokens", text);
+            options.limit_is_given = true;
+          },
+          "Most tokens to generate; -1: until the model stops or the context is full [" +
+              std::to_string(options.max_tokens) + "]")
       .aliases("--n-predict,--predict,--num-predict,--max-new-tokens")
       .value("N");
   command

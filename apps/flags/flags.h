@@ -21,7 +21,7 @@ void add_model_argument(Command& command, std::string& model);
 void add_engine_options(Command& command, SessionOptions& options);
 void add_full_head_flag(Command& command, SessionOptions& options);
 
-// -n and --stop.
+// -n, whose default is what `options` hold, and --stop.
 void add_answer_options(Command& command, AnswerOptions& options);
 
 void add_sampling_options(Command& command, SamplingChoice& choice);

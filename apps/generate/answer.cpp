@@ -12,17 +12,19 @@ Answer::Answer(const Tokenizer* tokenizer, std::vector<std::string> stop_strings
   if (tokenizer != nullptr) text_stream_.emplace(*tokenizer, std::move(stop_strings));
 }
 
-void Answer::begin_with(const std::string& prompt, std::span<const int32_t> ids) {
-  if (prompt.empty()) return;
-  prompt_ = prompt;
+void Answer::start_behind(std::span<const int32_t> ids) {
   if (text_stream_) text_stream_->start_behind(ids);
-  if (streaming_ == Streaming::kText) write(prompt_);
+}
+
+void Answer::begin_with(const std::string& prompt) {
+  prompt_ = prompt;
+  if (streaming_ == Streaming::kText && !prompt_.empty()) write(prompt_);
 }
 
 bool Answer::push(int32_t id, bool is_stop, const nlohmann::ordered_json& details) {
   std::string piece;
   if (text_stream_) {
-    if (!is_stop) piece = text_stream_->push(id);
+    if (!is_stop) piece = text_of(text_stream_->push(id));
   } else if (!is_stop) {
     piece = (text_.empty() ? "" : " ") + std::to_string(id);
   }
@@ -35,7 +37,7 @@ bool Answer::push(int32_t id, bool is_stop, const nlohmann::ordered_json& detail
 
 void Answer::finish() {
   if (!text_stream_) return;
-  const std::string piece = text_stream_->finish();
+  const std::string piece = text_of(text_stream_->finish());
   if (!piece.empty()) append(piece, {{"id", nullptr}, {"text", piece}});
 }
 
@@ -48,6 +50,10 @@ void Answer::print_rest() {
 }
 
 void Answer::print_object(const nlohmann::ordered_json& json) { write(json_line(json)); }
+
+std::string Answer::text_of(const std::string& piece) {
+  return leading_space_ ? leading_space_->dropped_from(piece) : piece;
+}
 
 void Answer::append(const std::string& piece, const nlohmann::ordered_json& event) {
   text_ += piece;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/session/leading_space.h"
 #include "tokenizer/text_stream.h"
 
 namespace edgellm {
@@ -25,8 +26,14 @@ class Answer {
  public:
   Answer(const Tokenizer* tokenizer, std::vector<std::string> stop_strings, Streaming streaming);
 
-  // Text to stand before the answer, where a text is printed, and its ids.
-  void begin_with(const std::string& prompt, std::span<const int32_t> ids);
+  // The answer continues the text of `ids`: it keeps the space that it begins with.
+  void start_behind(std::span<const int32_t> ids);
+
+  // The answer is a turn of a chat: the white space that it begins with is no part of it.
+  void drop_leading_space() { leading_space_.emplace(); }
+
+  // Text to stand before the answer, where a text is printed.
+  void begin_with(const std::string& prompt);
 
   // One token; a stop token has no text. `details` are more fields of its event. False when the
   // answer has ended: at a stop string, or because nobody reads it any more.
@@ -43,10 +50,12 @@ class Answer {
   const std::string& text() const { return text_; }
 
  private:
+  std::string text_of(const std::string& piece);
   void append(const std::string& piece, const nlohmann::ordered_json& event);
   void write(const std::string& bytes);
 
   std::optional<TextStream> text_stream_;
+  std::optional<LeadingSpace> leading_space_;
   std::string prompt_;
   std::string text_;
   Streaming streaming_;

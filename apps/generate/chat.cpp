@@ -14,8 +14,10 @@
 #include "apps/generate/chat_input.h"
 #include "apps/generate/commands.h"
 #include "apps/generate/conversation.h"
+#include "apps/generate/repetition.h"
 #include "apps/session/answer_options.h"
 #include "apps/session/chat_prompt.h"
+#include "apps/session/leading_space.h"
 #include "apps/session/model_folders.h"
 #include "apps/session/sampling_choice.h"
 #include "apps/session/session.h"
@@ -33,6 +35,7 @@ struct ChatFlags {
   SessionOptions engine;
   SamplingChoice sampling;
   AnswerOptions answer;
+  bool greedy = false;
   bool verbose = false;
 };
 
@@ -56,6 +59,7 @@ class Chat {
         tokenizer_(tokenizer),
         backend_(backend),
         sampling_(sampling),
+        seed_is_given_(flags.sampling.seed.has_value()),
         max_tokens_(flags.answer.max_tokens),
         conversation_(prompt, flags.chat.system) {}
 
@@ -130,8 +134,11 @@ class Chat {
       conversation_.set_system(value);
     } else if (name == "max-tokens") {
       max_tokens_ = parse_max_tokens(value);
+    } else if (name == "seed" && value == "random") {
+      seed_is_given_ = false;
     } else {
       set_sampling_option(sampling_, name, value);
+      if (name == "seed") seed_is_given_ = true;
       if (sampling_.temperature == 0 && name != "temp" && !name.ends_with("-penalty")) {
         print_note(name + " takes effect when temp is above 0");
       }
@@ -158,7 +165,7 @@ class Chat {
     line("repeat-penalty", sampling_.repeat_penalty);
     line("frequency-penalty", sampling_.frequency_penalty);
     line("presence-penalty", sampling_.presence_penalty);
-    line("seed", sampling_.seed);
+    out += "  /set seed " + (seed_is_given_ ? std::to_string(sampling_.seed) : "random") + "\n";
     line("max-tokens", max_tokens_);
     out += "  /set system " + conversation_.system().value_or("") + "\n";
     std::fputs(out.c_str(), stderr);
@@ -168,11 +175,16 @@ class Chat {
     conversation_.ask(message);
     require_room();
     TextStream stream(tokenizer_, flags_.answer.stop);
-    std::string text;
+    std::string text;  // of the model, for the template
+    std::string shown;
+    LeadingSpace leading_space;
     const auto show = [&](const std::string& piece) {
       text += piece;
-      if (!reader_gone_) reader_gone_ = !write_stdout(piece);
+      const std::string to_show = leading_space.dropped_from(piece);
+      shown += to_show;
+      if (!reader_gone_) reader_gone_ = !write_stdout(to_show);
     };
+    if (!seed_is_given_) sampling_.seed = fresh_seed();
     GenerateRequest request;
     request.prompt_ids = conversation_.prompt_ids();
     request.n_cached = conversation_.n_cached();
@@ -187,13 +199,17 @@ class Chat {
     request.interrupted = [] { return received_signal() != 0; };
     const GenerateResult result = generate(backend_, request);
     show(stream.finish());
-    if (!text.ends_with('\n') && !reader_gone_) reader_gone_ = !write_stdout("\n");
+    if (!shown.ends_with('\n') && !reader_gone_) reader_gone_ = !write_stdout("\n");
 
     if (flags_.verbose) print_numbers(result);
     conversation_.answered(result, stop_ids_, text);
     if (result.finish_reason == FinishReason::kContext) {
       print_note("the context of " + std::to_string(backend_.info().context) +
                  " tokens is full, so the answer ends here; /clear begins a new conversation");
+    }
+    if (repeats_itself(result.token_ids)) {
+      print_note(std::string("the answer repeats itself; try ") +
+                 (sampling_.temperature > 0 ? "/set repeat-penalty 1.2" : "/set temp 0.7"));
     }
     if (result.finish_reason == FinishReason::kInterrupted) {
       if (!input_.is_terminal() || !take_interrupt()) throw_if_interrupted();
@@ -232,6 +248,7 @@ class Chat {
   const Tokenizer& tokenizer_;
   Backend& backend_;
   SamplingOptions sampling_;
+  bool seed_is_given_;  // else every answer draws its own
   int max_tokens_;
   Conversation conversation_;
   ChatInput input_;
@@ -239,17 +256,32 @@ class Chat {
   bool done_ = false;
 };
 
+// The model's own defaults, with what the user says in their place.
+SamplingOptions chat_sampling(const ChatFlags& flags, const ModelFile& model) {
+  SamplingChoice choice = flags.sampling;
+  if (!flags.greedy) {
+    choice.model_defaults = choice.model_defaults || choice.names_values() ||
+                            has_sampling_defaults(model.tokenizer(), model.path());
+    if (!choice.model_defaults) {
+      print_note(model.path() +
+                 " does not say how to sample, so answers are greedy; --temp 0.7 "
+                 "samples");
+    }
+  }
+  return sampling_options(choice, model.tokenizer(), model.path());
+}
+
 int chat(const ChatFlags& flags) {
   check_answer(flags.answer);
-  check_sampling(flags.sampling);
+  SamplingChoice choice = flags.sampling;
+  choice.model_defaults = choice.model_defaults || !flags.greedy;
+  check_sampling(choice);
   Session session(flags.model, flags.engine);
   const ModelFile& model = session.model();
   const Tokenizer* const tokenizer = session.tokenizer();
   const ChatPrompt prompt(model, tokenizer, flags.chat.parse_special);
   const EngineOptions options = session.engine_options();
-  SamplingOptions sampling = sampling_options(flags.sampling, model.tokenizer(), model.path());
-  // Where the conversation begins greedy, /set may change that.
-  if (!flags.sampling.seed) sampling.seed = fresh_seed();
+  const SamplingOptions sampling = chat_sampling(flags, model);
   return Chat(flags, model, *tokenizer, prompt, session.start(options), sampling).run();
 }
 
@@ -277,7 +309,7 @@ void add_chat(Program& program) {
   Command& command =
       program.add("chat", "Hold a conversation",
                   "  edgellm chat model.tmac2\n"
-                  "  edgellm chat model.tmac2 --system \"Answer in one sentence.\" --sample\n"
+                  "  edgellm chat model.tmac2 --system \"Answer in one sentence.\" --temp 0.5\n"
                   "  edgellm chat model.tmac2 < questions.txt > answers.txt");
   auto flags = std::make_shared<ChatFlags>();
   add_model_argument(command, flags->model);
@@ -285,6 +317,19 @@ void add_chat(Program& program) {
   add_answer_options(command, flags->answer);
   add_engine_options(command, flags->engine);
   add_sampling_options(command, flags->sampling);
+  command.find("--sample")
+      .description(
+          "Sample with the model's own defaults, which its file holds; each option below replaces "
+          "one "
+          "of them. This is what chat does unless --greedy is given");
+  command.find("--temp").description(
+      "Temperature; 0: greedy, with the model's own repetition penalty [the model's]");
+  command
+      .flag("--greedy", flags->greedy,
+            "Always choose the most probable token, without the model's sampling defaults")
+      .group("Sampling")
+      .excludes(command.find("--sample"))
+      .excludes(command.find("--temp"));
   command
       .flag("--verbose", flags->verbose,
             "Print to standard error what each answer took, and what of its prompt was cached")

@@ -9,6 +9,7 @@
 #include "apps/flags/flags.h"
 #include "apps/generate/answer.h"
 #include "apps/generate/commands.h"
+#include "apps/generate/repetition.h"
 #include "apps/generate/run_report.h"
 #include "apps/session/answer_options.h"
 #include "apps/session/chat_prompt.h"
@@ -29,7 +30,8 @@ struct RunFlags {
   SamplingChoice sampling;
   bool chat = false;
   ChatOptions chat_options;
-  AnswerOptions answer;
+  // Greedy answers of small models often never end.
+  AnswerOptions answer = {.max_tokens = 512, .limit_is_given = false, .stop = {}};
   bool ignore_eos = false;
   bool json = false;
   bool verbose = false;
@@ -134,6 +136,30 @@ GenerateResult generate_answer(const RunFlags& flags, Session& session, const Pr
   return result;
 }
 
+// Why the answer ends where the model did not end it, and that it may not be worth much.
+void print_notes(const RunFlags& flags, const Session& session, const SamplingOptions& sampling,
+                 const GenerateResult& result) {
+  const int context = session.backend().info().context;
+  const int most = session.config().max_context;
+  if (result.finish_reason == FinishReason::kContext) {
+    print_note("the context of " + std::to_string(context) +
+               " tokens is full, so the answer ends here; " +
+               (context < most ? "-c allows more, up to " + std::to_string(most)
+                               : "the model allows no more"));
+  }
+  if (result.finish_reason == FinishReason::kLength && !flags.answer.limit_is_given) {
+    print_note("the answer ends at the default limit of " +
+               std::to_string(flags.answer.max_tokens) + " tokens; -n N sets another, -n -1 none");
+  }
+  if (repeats_itself(result.token_ids)) {
+    print_note("the answer repeats itself; try " +
+               (sampling.temperature > 0 ? std::string("a higher --temp, or --repeat-penalty 1.2")
+                : has_sampling_defaults(session.model().tokenizer(), session.model().path())
+                    ? "--sample"
+                    : "--temp 0.7"));
+  }
+}
+
 int run(const RunFlags& flags) {
   check_answer(flags.answer);
   check_sampling(flags.sampling);
@@ -163,7 +189,13 @@ int run(const RunFlags& flags) {
   Answer answer(tokenizer, flags.answer.stop, streaming_of(flags));
   const std::string prompt_text =
       flags.print_prompt ? shown_prompt(flags.prompt, prompt.text, prompt.ids, tokenizer) : "";
-  if (!flags.json) answer.begin_with(prompt_text, prompt.ids);
+  // What the prompt was given as a message for stands in no line with it, unless it is printed.
+  if (!flags.chat || (flags.print_prompt && !flags.json)) {
+    answer.start_behind(prompt.ids);
+  } else {
+    answer.drop_leading_space();
+  }
+  if (!flags.json) answer.begin_with(prompt_text);
   auto logprobs = nlohmann::ordered_json::array();
   const GenerateResult result = generate_answer(flags, session, prompt, sampling, answer, logprobs);
 
@@ -185,6 +217,7 @@ int run(const RunFlags& flags) {
     answer.print_object(json);
   } else {
     answer.print_rest();
+    print_notes(flags, session, sampling, result);
   }
   const bool interrupted = result.finish_reason == FinishReason::kInterrupted;
   if (flags.verbose || (interrupted && !flags.json)) print_verbose(report);
@@ -200,7 +233,10 @@ void add_run(Program& program) {
       "  edgellm run model.tmac2 \"Once upon a time\" --sample --seed 7\n"
       "  edgellm run model.tmac2 --chat \"Who was Ada Lovelace?\" --system \"Be brief.\"\n"
       "  edgellm run model.tmac2 -f notes.txt -n 200 --verbose\n"
-      "  cat notes.txt | edgellm run model.tmac2 -p \"In short:\" --stop \"The End\" --json");
+      "  cat notes.txt | edgellm run model.tmac2 -p \"In short:\" --stop \"The End\" --json\n"
+      "  Without --sample or --temp the most probable token is taken, always (greedy).\n"
+      "  transformers' greedy generation also applies the repetition penalty of the\n"
+      "  model's generation_config.json: add it as --repeat-penalty (edgellm info shows it).");
   auto flags = std::make_shared<RunFlags>();
   add_model_argument(command, flags->model);
   add_prompt_options(command, flags->prompt, PromptForms::kAll);

@@ -8,6 +8,7 @@ namespace edgellm {
 
 struct AnswerOptions {
   int max_tokens = -1;  // -1: no limit
+  bool limit_is_given = false;
   std::vector<std::string> stop;
 };
 

@@ -9,21 +9,25 @@
 namespace edgellm {
 namespace {
 
+bool samples_by_default(const Fields& fields) {
+  return !fields.json().empty() && (!fields.has("do_sample") || fields.boolean("do_sample"));
+}
+
 // The sampling defaults of the model's file, as generation_config.json has them. What is absent is
 // as in transformers: kDefaultTopK, the temperature 1, the others off.
 // model/import/hf_tokenizer.cpp keeps numbers and booleans as it finds them.
-SamplingOptions model_defaults(const TokenizerInfo& model, const std::string& path) {
+SamplingOptions model_defaults(const TokenizerInfo& model, const std::string& path,
+                               bool values_are_given) {
   const JsonSource source = {path, "sampling"};
   const Json json = parse_json_object(model.sampling_json, source);
   const Fields fields(json, source);
-  const auto fail_greedy = [&](const char* why) {
-    throw Error(ExitCode::kUsage, path + " " + why +
-                                      ", so --sample has nothing to take; give values yourself, "
-                                      "for example --temp 0.7 --top-p 0.9");
-  };
-  if (json.empty()) fail_greedy("holds no sampling defaults");
-  if (fields.has("do_sample") && !fields.boolean("do_sample")) {
-    fail_greedy("says that its default is greedy (do_sample is false)");
+  if (!values_are_given && !samples_by_default(fields)) {
+    throw Error(ExitCode::kUsage,
+                path +
+                    (json.empty() ? " holds no sampling defaults"
+                                  : " says that its default is greedy (do_sample is false)") +
+                    ", so --sample has nothing to take; give values yourself, for example --temp "
+                    "0.7 --top-p 0.9");
   }
   SamplingOptions options;
   const auto number = [&](const char* key, double otherwise) {
@@ -73,8 +77,14 @@ void check_sampling(const SamplingChoice& choice) {
 
 SamplingOptions sampling_options(const SamplingChoice& choice, const TokenizerInfo& model,
                                  const std::string& model_path) {
-  return replaced(choice.model_defaults ? model_defaults(model, model_path) : SamplingOptions{},
-                  choice);
+  if (!choice.model_defaults) return replaced(SamplingOptions{}, choice);
+  return replaced(model_defaults(model, model_path, choice.names_values()), choice);
+}
+
+bool has_sampling_defaults(const TokenizerInfo& model, const std::string& model_path) {
+  const JsonSource source = {model_path, "sampling"};
+  const Json json = parse_json_object(model.sampling_json, source);
+  return samples_by_default(Fields(json, source));
 }
 
 uint64_t fresh_seed() { return std::random_device{}(); }

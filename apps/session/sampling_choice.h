@@ -22,6 +22,9 @@ struct SamplingChoice {
   std::optional<double> frequency_penalty;
   std::optional<double> presence_penalty;
   std::optional<uint64_t> seed;
+
+  // Something that a greedy choice would not heed.
+  bool names_values() const { return temperature || top_k || top_p || min_p; }
 };
 
 // What the choice alone can be blamed for, before a model is opened. Throws Error (kUsage).
@@ -30,9 +33,13 @@ void check_sampling(const SamplingChoice& choice);
 // What transformers samples with where a model's generation_config.json names no top_k.
 inline constexpr int kDefaultTopK = 50;
 
+// The model's file says how to sample, and not that its default is greedy.
+bool has_sampling_defaults(const TokenizerInfo& model, const std::string& model_path);
+
 // Greedy where the choice says nothing, the seed 0. With `model_defaults` those of the model, each
-// of which the choice may replace; Error (kUsage) where the model has none, (kModelFile) where they
-// cannot be used.
+// of which the choice may replace. Where the model has none, they are transformers' own, provided
+// that the choice names a temperature or a filter; else Error (kUsage). Error (kModelFile) where
+// they cannot be used.
 SamplingOptions sampling_options(const SamplingChoice& choice, const TokenizerInfo& model,
                                  const std::string& model_path);
 

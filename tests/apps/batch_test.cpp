@@ -144,6 +144,8 @@ class Alone {
     };
     const GenerateResult result = generate(*backend_, request);
     text += stream.finish();
+    // A turn of a chat has no white space in front.
+    if (wanted.chat) text.erase(0, text.find_first_not_of(" \n"));
     return text + " | " + to_string(result.finish_reason) + " | " + std::to_string(ids.size()) +
            "+" + std::to_string(result.token_ids.size());
   }

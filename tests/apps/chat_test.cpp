@@ -130,9 +130,14 @@ TEST_CASE("run --chat refuses what it cannot do, and says why") {
 
 // ---- edgellm chat
 
-Result chat(const std::string& input, std::vector<std::string> args = {}) {
+Result sampled_chat(const std::string& input, std::vector<std::string> args = {}) {
   args.insert(args.begin(), {"chat", demo_model()});
   return run_with_input(args, input);
+}
+
+Result chat(const std::string& input, std::vector<std::string> args = {}) {
+  args.emplace_back("--greedy");
+  return sampled_chat(input, args);
 }
 
 // The numbers of one line of --verbose.
@@ -165,6 +170,52 @@ TEST_CASE("chat answers a line of a pipe after the other") {
   CHECK(chat("/bye\nHello\n", {}).out.empty());
 }
 
+TEST_CASE("chat samples with the model's own defaults, every answer with a seed of its own") {
+  const std::string question = "Tell me a story.\n";
+  const std::vector<std::string> n = {"-n", "40"};
+  const auto with = [&](std::vector<std::string> args) {
+    args.insert(args.end(), n.begin(), n.end());
+    return sampled_chat(question, args).out;
+  };
+  CHECK(with({}) != with({}));
+  CHECK(with({"--seed", "5"}) == with({"--seed", "5"}));
+  CHECK(with({"--seed", "5"}) == with({"--seed", "5", "--sample"}));
+  CHECK(with({"--seed", "5"}) == with({"--seed", "5", "--temp", "0.7", "--top-p", "0.9", "--top-k",
+                                       "50", "--repeat-penalty", "1.1"}));
+  // Greedy is asked for: without anything of the model's, or with its repetition penalty.
+  const auto greedy = [&](const std::string& penalty) {
+    return chat_json("Tell me a story.", {"-n", "40", "--repeat-penalty", penalty})["text"]
+               .get<std::string>() +
+           "\n";
+  };
+  CHECK(with({"--greedy"}) == greedy("1"));
+  CHECK(with({"--temp", "0"}) == greedy("1.1"));
+  CHECK(greedy("1") != greedy("1.1"));
+  check_refused(run({"chat", demo_model(), "--greedy", "--sample"}), 2, "exclude each other");
+
+  // The same question twice in one conversation that begins anew.
+  const std::string twice = sampled_chat(question + "/clear\n" + question, n).out;
+  const std::string first = twice.substr(0, twice.size() / 2);
+  CHECK(twice != first + first);
+
+  const TempDir folder;
+  const std::string silent = changed_demo(
+      folder, {{"\"do_sample\":true", "\"do_samplE\":true"}, {"\"sampling\"", "\"samplinG\""}});
+  const Result plain = run_with_input({"chat", silent, "-n", "5"}, question);
+  CHECK_THAT(plain.err, Catch::Contains("does not say how to sample, so answers are greedy"));
+  CHECK(plain.out == chat(question, {"-n", "5"}).out);
+}
+
+TEST_CASE("an answer in a chat begins without a space") {
+  const std::string text = chat_json("Hello", {"-n", "10"})["text"];
+  CHECK_THAT(text, Catch::StartsWith("Hello!"));
+  CHECK(run({"run", demo_model(), "--chat", "Hello", "-n", "10"}).out == text + "\n");
+  CHECK(chat("Hello\n", {"-n", "10"}).out == text + "\n");
+  // Printed behind what the template wrote, the space stands between the two.
+  CHECK_THAT(run({"run", demo_model(), "--chat", "Hello", "-n", "10", "--print-prompt"}).out,
+             Catch::EndsWith("Assistant: " + text + "\n"));
+}
+
 TEST_CASE("chat feeds only what is new, and answers as one run of the whole would") {
   const Result result = chat("Tell me a story.\nAnd then?\nAnd then?\n", {"-n", "12", "--verbose"});
   const auto turns = turns_of(result.err);
@@ -185,14 +236,14 @@ TEST_CASE("chat feeds only what is new, and answers as one run of the whole woul
     begin = end + 1;
   }
   const TempDir folder;
-  std::string prompt = "<|begin_of_text|>User: Tell me a story.<|eot_id|>Assistant:" + answers[0];
-  prompt += "<|eot_id|>User: And then?<|eot_id|>Assistant:" + answers[1];
+  std::string prompt = "<|begin_of_text|>User: Tell me a story.<|eot_id|>Assistant: " + answers[0];
+  prompt += "<|eot_id|>User: And then?<|eot_id|>Assistant: " + answers[1];
   prompt += "<|eot_id|>User: And then?<|eot_id|>Assistant:";
   const Ids ids = ids_of_text(prompt);
   REQUIRE(ids.size() == static_cast<size_t>(turns[2].fed + turns[2].cached));
   const auto whole = json_of(run({"run", demo_model(), "--json", "-n", "12", "--ids-file",
                                   write_file(folder, "ids", nlohmann::json(ids).dump())}));
-  CHECK(whole["text"] == answers[2]);
+  CHECK(whole["text"] == " " + answers[2]);
 }
 
 TEST_CASE("chat: commands") {
@@ -201,9 +252,9 @@ TEST_CASE("chat: commands") {
   CHECK_THAT(cleared.out, Catch::EndsWith("\n" + alone));
   CHECK(turns_of(cleared.err)[1].cached == 4);  // the BOS and "User:"
 
-  const Result set = chat("/set max-tokens 3\n/set temp 0.5\n/set seed 7\n/set\nHello\n");
+  const Result set = sampled_chat("/set max-tokens 3\n/set temp 0.5\n/set seed 7\n/set\nHello\n");
   CHECK_THAT(set.err, Catch::Contains("/set temp 0.5") && Catch::Contains("/set seed 7"));
-  CHECK(set.out == chat("Hello\n", {"-n", "3", "--temp", "0.5", "--seed", "7"}).out);
+  CHECK(set.out == sampled_chat("Hello\n", {"-n", "3", "--temp", "0.5", "--seed", "7"}).out);
   CHECK(chat("/set system Be kind.\nHello\n", {"-n", "6"}).out ==
         chat("Hello\n", {"-n", "6", "--system", "Be kind."}).out);
   CHECK_THAT(chat("/help\n").err, Catch::Contains("/clear"));
@@ -237,11 +288,11 @@ TEST_CASE("chat says when the context is full") {
 TEST_CASE("chat refuses models that cannot chat") {
   const TempDir folder;
   CHECK(run({"chat", tiny_model(folder)}).exit_code == 2);
-  CHECK(run({"chat", demo_model(), "--top-k", "3"}).exit_code == 2);
+  CHECK(run({"chat", demo_model(), "--top-k", "3", "--greedy"}).exit_code == 2);
 }
 
 TEST_CASE("chat at a terminal: lines are edited, Ctrl-C ends an answer, Ctrl-D leaves") {
-  TerminalSession session({"chat", demo_model(), "--verbose"});
+  TerminalSession session({"chat", demo_model(), "--verbose", "--greedy"});
   session.read_until(">>> ");
   session.type("/set max-tokens 4\r");
   session.read_until(">>> ");
@@ -268,7 +319,7 @@ TEST_CASE("chat at a terminal: lines are edited, Ctrl-C ends an answer, Ctrl-D l
   session.type("/set max-tokens -1\r");
   session.read_until(">>> ");
   session.type("Go on\r");
-  session.read_until("\r\n ");
+  session.read_until("\r\n");
   session.read_until(" ");
   session.type("\x03");
   const std::string stopped = session.read_until(">>> ");
@@ -284,16 +335,16 @@ TEST_CASE("chat at a terminal: lines are edited, Ctrl-C ends an answer, Ctrl-D l
 }
 
 TEST_CASE("chat at a terminal: what is typed during an answer waits for its end") {
-  TerminalSession session({"chat", demo_model(), "--verbose"});
+  TerminalSession session({"chat", demo_model(), "--verbose", "--greedy"});
   session.read_until(">>> ");
   session.type("/set max-tokens 40\r");
   session.read_until(">>> ");
   session.type("Go on\r");
-  session.read_until("\r\n ");
+  session.read_until("\r\n");
   session.type("And?\r");
   // Not shown in the middle of the answer, but at the prompt behind it.
   CHECK_THAT(session.read_until(">>> "), !Catch::Contains("And?"));
-  CHECK_THAT(session.read_until("\r\n "), Catch::Contains("And?"));
+  CHECK_THAT(session.read_until("\r\n"), Catch::Contains("And?"));
   session.type("\x04");
   CHECK_THAT(session.read_until(">>> "), Catch::Contains("answer 40 tokens"));
   CHECK(session.wait() == 0);

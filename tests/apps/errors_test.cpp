@@ -120,6 +120,15 @@ TEST_CASE("run --sample needs a model with defaults that can be used") {
   flags.top_k = 3;
   CHECK(defaults(R"({"top_k": 50, "min_p": 0.5})", flags).top_k == 3);
   CHECK(defaults(R"({"top_k": 50, "min_p": 0.5})", flags).min_p == 0.5);
+  // A file that names none: what is given, and transformers' own values.
+  SamplingChoice own;
+  own.temperature = 0.7;
+  CHECK(defaults("{}", own).temperature == 0.7);
+  CHECK(defaults("{}", own).top_k == 50);
+  CHECK(defaults(R"({"do_sample": false, "top_p": 0.8})", own).top_p == 0.8);
+  SamplingChoice only_seed;
+  only_seed.seed = 3;
+  CHECK_THROWS_AS(defaults("{}", only_seed), Error);
   refused("{}", ExitCode::kUsage, "m.tmac2 holds no sampling defaults");
   refused(R"({"do_sample": false, "top_k": 50})", ExitCode::kUsage, "do_sample is false");
   refused(R"({"top_p": 1.5})", ExitCode::kModelFile, "--top-p is 1.5");

@@ -1,6 +1,7 @@
 // edgellm run: prompts, ids, stops, JSON.
 #include <catch2/catch.hpp>
 
+#include "apps/generate/repetition.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "tests/apps/program.h"
@@ -118,6 +119,61 @@ TEST_CASE("a stop string ends the text before it") {
   CHECK(json["text"] == whole.substr(0, whole.find(stop)));
   CHECK(text_of(run({"run", demo_model(), kPrompt, "-n", "60", "--stop", stop})) ==
         whole.substr(0, whole.find(stop)) + "\n");
+}
+
+TEST_CASE("run says when the context or the default limit ended the answer") {
+  const auto notes = [](std::vector<std::string> args) {
+    args.insert(args.begin(), {"run", demo_model(), kPrompt, "--ignore-eos"});
+    const Result result = run(args);
+    CHECK(result.exit_code == 0);
+    return result.err;
+  };
+  CHECK(notes({"-c", "20"}) ==
+        "edgellm: the context of 20 tokens is full, so the answer ends here; -c allows more, up to "
+        "2048\n");
+  CHECK(notes({"-n", "20"}).empty());
+  const std::string limit = notes({"--sample", "--seed", "1"});
+  CHECK(limit ==
+        "edgellm: the answer ends at the default limit of 512 tokens; -n N sets another, -n -1 "
+        "none\n");
+  CHECK(run_json({kPrompt, "--ignore-eos"})["token_ids"].size() == 512);
+  CHECK(run_json({kPrompt, "--ignore-eos", "-n", "-1", "-c", "600"})["finish_reason"] == "context");
+}
+
+TEST_CASE("run says when the answer repeats itself, and what helps") {
+  const auto notes = [](std::vector<std::string> args) {
+    args.insert(args.begin(), {"run", demo_model(), kPrompt, "-n", "200"});
+    return run(args).err;
+  };
+  CHECK(notes({}) == "edgellm: the answer repeats itself; try --sample\n");
+  CHECK(notes({"--sample", "--seed", "1"}).empty());
+  CHECK(notes({"--temp", "0.01", "--top-k", "1"}) ==
+        "edgellm: the answer repeats itself; try a higher --temp, or --repeat-penalty 1.2\n");
+  CHECK(notes({"--log-level", "warn"}).empty());
+  const TempDir folder;
+  const std::string ids = write_file(folder, "ids.json", "[1]");
+  const Result random = run({"run", tiny_model(folder), "--ids-file", ids, "-n", "100"});
+  CHECK(
+      (random.err.empty() || random.err == "edgellm: the answer repeats itself; try --temp 0.7\n"));
+}
+
+TEST_CASE("what counts as repeating itself") {
+  const auto periodic = [](size_t n, int period) {
+    std::vector<int32_t> ids;
+    for (size_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(i) % period);
+    return ids;
+  };
+  CHECK(repeats_itself(periodic(64, 1)));
+  CHECK(repeats_itself(periodic(200, 60)));
+  CHECK(!repeats_itself(periodic(200, 70)));
+  CHECK(!repeats_itself(periodic(63, 1)));
+  CHECK(!repeats_itself({}));
+  // A word changed now and then does not hide a loop, and a loop that ended long ago is none.
+  std::vector<int32_t> ids = periodic(300, 7);
+  for (size_t i = 0; i < ids.size(); i += 23) ids[i] = 1000 + static_cast<int32_t>(i);
+  CHECK(repeats_itself(ids));
+  for (int32_t id = 0; id < 128; ++id) ids.push_back(id);
+  CHECK(!repeats_itself(ids));
 }
 
 TEST_CASE("a full context is its own end") {

@@ -29,19 +29,44 @@ TEST_CASE("a SentencePiece-style tokenizer from convert to run") {
   CHECK(json_of(run_well({"tokenize", model, "ab a", "--json"}))["ids"] == Ids{1, 264, 262});
   CHECK(json_of(run_well({"tokenize", model, "ab", "--json", "--no-special"}))["ids"] == Ids{264});
 
-  const std::vector<std::string> args = {"run", model, "-p", "ab", "-n", "12", "--ignore-eos"};
+  // The prompt and the answer together are what the ids of both decode to, a space between them
+  // included: where an answer of batch begins with one, and where that of run does.
+  std::string requests;
+  for (int seed = 0; seed < 600; ++seed) {
+    requests += nlohmann::json({{"prompt", "ab"}, {"seed", seed}}).dump() + "\n";
+  }
+  const std::string in = write_file(folder, "in.jsonl", requests);
+  std::istringstream answers(run_well({"batch", model, "-i", in, "-o", "-", "--ordered", "-n", "4",
+                                       "--ignore-eos", "--temp", "2"})
+                                 .out);
+  int seed = -1;
+  std::string text;
+  for (std::string line; !text.starts_with(' ') && std::getline(answers, line); ++seed) {
+    text = nlohmann::json::parse(line)["response"]["body"]["choices"][0]["text"];
+  }
+  REQUIRE(text.starts_with(' '));
+
+  const std::vector<std::string> args = {"run",
+                                         model,
+                                         "-p",
+                                         "ab",
+                                         "-n",
+                                         "4",
+                                         "--ignore-eos",
+                                         "--temp",
+                                         "2",
+                                         "--seed",
+                                         std::to_string(seed)};
   auto with_json = args;
   with_json.push_back("--json");
   const auto answer = json_of(run_well(with_json));
-  const auto ids = answer["token_ids"].get<Ids>();
-  CHECK(answer["text"] == tokenizer.decode(ids, /*skip_special=*/true));
-
-  // Behind the prompt the text is the rest of what both decode to together.
+  CHECK(answer["text"] == text);
+  Ids all = {264};
+  for (const int32_t id : answer["token_ids"].get<Ids>()) all.push_back(id);
+  std::string expected = tokenizer.decode(all, /*skip_special=*/true);
+  CHECK("ab" + text == expected);
   auto with_prompt = args;
   with_prompt.push_back("--print-prompt");
-  Ids all = {264};
-  all.insert(all.end(), ids.begin(), ids.end());
-  std::string expected = tokenizer.decode(all, /*skip_special=*/true);
   if (!expected.ends_with('\n')) expected += '\n';
   CHECK(run_well(with_prompt).out == expected);
 }
