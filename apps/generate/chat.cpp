@@ -14,6 +14,7 @@
 #include "apps/generate/chat_input.h"
 #include "apps/generate/commands.h"
 #include "apps/generate/conversation.h"
+#include "apps/generate/conversation_file.h"
 #include "apps/generate/repetition.h"
 #include "apps/session/answer_options.h"
 #include "apps/session/chat_prompt.h"
@@ -44,8 +45,11 @@ constexpr const char* kHelp =
     "  /set              show the settings\n"
     "  /set NAME VALUE   temp, top-k, top-p, min-p, repeat-penalty, frequency-penalty,\n"
     "                    presence-penalty, seed, max-tokens, system\n"
+    "  /regenerate       answer the last message anew\n"
+    "  /save FILE        write the conversation as JSON\n"
+    "  /load FILE        continue a conversation of such a file\n"
     "  /help             this\n"
-    "  /bye              end (so does Ctrl-D)\n"
+    "  /bye              end (so do /exit, /quit and Ctrl-D)\n"
     "  //...             a message that begins with /\n"
     "A message of several lines stands between \"\"\" and \"\"\"; at a terminal, a line that ends\n"
     "with \\ continues in the next. Ctrl-C stops an answer.\n";
@@ -94,11 +98,11 @@ class Chat {
 
   void act_on(const std::string& message) {
     if (message.starts_with("//")) {
-      answer(message.substr(1));
+      ask(message.substr(1));
     } else if (message.starts_with('/')) {
       command(message.substr(1));
     } else {
-      answer(message);
+      ask(message);
     }
   }
 
@@ -110,7 +114,23 @@ class Chat {
       set(rest);
     } else if ((name == "help" || name == "?") && rest.empty()) {
       std::fputs(kHelp, stderr);
-    } else if (name == "bye" && rest.empty()) {
+    } else if (name == "regenerate" && rest.empty()) {
+      // With a seed that was given, the next one: the same would give the same answer.
+      if (seed_is_given_) ++sampling_.seed;
+      conversation_.ask_again();
+      if (sampling_.temperature == 0) {
+        print_note("answers are greedy, so this one is the same again; /set temp 0.7 samples");
+      }
+      answer();
+    } else if (name == "save" || name == "load") {
+      if (rest.empty())
+        throw Error(ExitCode::kUsage, "/" + name + " needs a file: /" + name + " FILE");
+      if (name == "save") {
+        save(rest);
+      } else {
+        conversation_.replace(load_conversation(rest));
+      }
+    } else if ((name == "bye" || name == "exit" || name == "quit") && rest.empty()) {
       done_ = true;
     } else {
       throw Error(ExitCode::kUsage, "there is no command /" + line +
@@ -149,7 +169,7 @@ class Chat {
     int number = 0;
     const char* const end = value.data() + value.size();
     const auto [rest, error] = std::from_chars(value.data(), end, number);
-    check_max_tokens(error == std::errc() && rest == end ? number : 0, "max-tokens " + value);
+    check_max_tokens(error == std::errc() && rest == end ? number : 0, "'" + value + "'");
     return number;
   }
 
@@ -171,9 +191,22 @@ class Chat {
     std::fputs(out.c_str(), stderr);
   }
 
-  void answer(const std::string& message) {
+  // A disk that is full does not end a conversation at a terminal.
+  void save(const std::string& path) const {
+    try {
+      save_conversation(conversation_.messages(), path);
+    } catch (const Error& error) {
+      throw Error(ExitCode::kUsage, error.what());
+    }
+  }
+
+  void ask(const std::string& message) {
     conversation_.ask(message);
     require_room();
+    answer();
+  }
+
+  void answer() {
     TextStream stream(tokenizer_, flags_.answer.stop);
     std::string text;  // of the model, for the template
     std::string shown;

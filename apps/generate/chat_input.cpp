@@ -2,6 +2,7 @@
 
 #include <histedit.h>
 #include <langinfo.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <cwchar>
+#include <string_view>
 #include <utility>
 
 #include "apps/common/signals.h"
@@ -84,14 +86,21 @@ class ChatInput::EditedLines : public Lines {
   Event read_line(bool goes_on, std::string& line) override {
     goes_on_ = goes_on;
     interrupted_ = false;
+    has_pasted_ = false;
     el_resize(editor_.get());
     int n = 0;
+    // The terminal marks what is pasted, as it does for bash.
+    std::fputs("\x1b[?2004h", stderr);
     const char* const bytes = el_gets(editor_.get(), &n);
+    std::fputs("\x1b[?2004l", stderr);
     throw_unless_interrupt();
     if (interrupted_) {
       take_interrupt();
+      const LineInfo* const typed = el_line(editor_.get());
+      const bool was_empty = typed->lastchar == typed->buffer && !goes_on;
       el_reset(editor_.get());
       std::fputs("\n", stderr);
+      if (was_empty) print_note("/bye or Ctrl-D ends the conversation");
       return Event::kInterrupted;
     }
     if (bytes == nullptr || n <= 0) {
@@ -100,6 +109,7 @@ class ChatInput::EditedLines : public Lines {
     }
     line.assign(bytes, static_cast<size_t>(n));
     if (line.ends_with('\n')) line.pop_back();
+    if (has_pasted_) line = without_marks(line);
     return Event::kMessage;
   }
 
@@ -132,17 +142,16 @@ class ChatInput::EditedLines : public Lines {
 
   // libedit's own reading begins again after a signal; this one comes back.
   static int read_character(EditLine* editor, wchar_t* character) {
+    EditedLines& self = *self_of(editor);
     std::mbstate_t state = {};
     for (;;) {
       char byte = 0;
-      wait_for_input(STDIN_FILENO);
-      if (received_signal() != 0) {
-        self_of(editor)->interrupted_ = true;
-        return -1;
+      const int n = self.read_byte(byte);
+      if (n <= 0) return n;
+      if (byte == '\x1b' && self.pasted_.empty() && self.skip_if_next(kPasteBegins)) {
+        if (!self.read_paste()) return -1;
+        continue;
       }
-      const ssize_t n = ::read(STDIN_FILENO, &byte, 1);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return static_cast<int>(n);
       const size_t used = std::mbrtowc(character, &byte, 1, &state);
       constexpr auto kIncomplete = static_cast<size_t>(-2);
       constexpr auto kInvalid = static_cast<size_t>(-1);
@@ -154,10 +163,94 @@ class ChatInput::EditedLines : public Lines {
     }
   }
 
+  // 1, or what read() returned. What was pasted or looked at comes first.
+  int read_byte(char& byte) {
+    for (std::string* early : {&pasted_, &looked_at_}) {
+      if (early->empty()) continue;
+      byte = early->front();
+      early->erase(0, 1);
+      return 1;
+    }
+    for (;;) {
+      wait_for_input(STDIN_FILENO);
+      if (received_signal() != 0) {
+        interrupted_ = true;
+        return -1;
+      }
+      const ssize_t n = ::read(STDIN_FILENO, &byte, 1);
+      if (n >= 0 || errno != EINTR) return static_cast<int>(n);
+    }
+  }
+
+  // Whether these bytes come next, which are skipped then. An escape alone is the Escape key: what
+  // follows it at once belongs to it.
+  bool skip_if_next(std::string_view bytes) {
+    constexpr int kTogetherMs = 50;
+    while (looked_at_.size() < bytes.size() && bytes.starts_with(looked_at_)) {
+      pollfd more = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+      char byte = 0;
+      if (poll(&more, 1, kTogetherMs) != 1 || ::read(STDIN_FILENO, &byte, 1) != 1) return false;
+      looked_at_ += byte;
+    }
+    if (!looked_at_.starts_with(bytes)) return false;
+    looked_at_.erase(0, bytes.size());
+    return true;
+  }
+
+  // All up to the mark that ends a paste. The editor gets its newlines and tabs as characters that
+  // it shows and takes, and no other control characters. False where reading has ended.
+  bool read_paste() {
+    std::string bytes;
+    while (!bytes.ends_with(kPasteEnds)) {
+      char byte = 0;
+      if (read_byte(byte) <= 0) return false;
+      bytes += byte;
+    }
+    bytes.resize(bytes.size() - kPasteEnds.size());
+    while (bytes.ends_with('\n') || bytes.ends_with('\r')) bytes.pop_back();
+    std::string marked;
+    for (const char byte : bytes) {
+      if (byte == '\n' || byte == '\r') {
+        marked += kNewlineMark;
+      } else if (byte == '\t') {
+        marked += kTabMark;
+      } else if (static_cast<unsigned char>(byte) >= 0x20 && byte != 0x7f) {
+        marked += byte;
+      }
+    }
+    pasted_ = std::move(marked);
+    has_pasted_ = true;
+    return true;
+  }
+
+  static std::string without_marks(const std::string& line) {
+    std::string text;
+    for (size_t i = 0; i < line.size(); ++i) {
+      const std::string_view rest = std::string_view(line).substr(i);
+      const bool is_newline = rest.starts_with(kNewlineMark);
+      if (is_newline || rest.starts_with(kTabMark)) {
+        text += is_newline ? '\n' : '\t';
+        i += kNewlineMark.size() - 1;
+      } else {
+        text += line[i];
+      }
+    }
+    return text;
+  }
+
+  // What follows the escape.
+  static constexpr std::string_view kPasteBegins = "[200~";
+  static constexpr std::string_view kPasteEnds = "\x1b[201~";
+  static constexpr std::string_view kNewlineMark = "\xE2\x90\x8A";  // U+240A, a small NL
+  static constexpr std::string_view kTabMark = "\xE2\x90\x89";      // U+2409, a small HT
+
   std::unique_ptr<EditLine, Free> editor_;
   std::unique_ptr<History, Free> history_;
   bool goes_on_ = false;
   bool interrupted_ = false;
+  bool has_pasted_ = false;  // the line may hold marks
+  std::string pasted_;       // of a paste, not yet with the editor
+  std::string looked_at_;    // behind an escape that began no paste
 };
 
 ChatInput::ChatInput() {

@@ -12,7 +12,7 @@ namespace edgellm {
 class ChatInput {
  public:
   enum class Event {
-    kMessage,      // one line, or the lines between """ and """
+    kMessage,      // one line, what was pasted at once, or the lines between """ and """
     kInterrupted,  // Ctrl-C at the prompt: what was typed is forgotten
     kEnd,          // Ctrl-D, or the end of the pipe
   };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
+
 namespace edgellm {
 namespace {
 
@@ -24,6 +26,33 @@ void Conversation::clear() {
   messages_.clear();
   last_text_.clear();
   last_ids_.clear();
+}
+
+void Conversation::ask_again() {
+  if (messages_.empty()) {
+    throw Error(ExitCode::kUsage, "there is no answer yet; type a message first");
+  }
+  const std::string message = messages_[messages_.size() - 2].content;
+  messages_.resize(messages_.size() - 2);
+  last_text_ = earlier_text_;
+  last_ids_ = earlier_ids_;
+  ask(message);
+}
+
+std::vector<ChatMessage> Conversation::messages() const {
+  std::vector<ChatMessage> all;
+  if (system_) all.push_back({"system", *system_});
+  all.insert(all.end(), messages_.begin(), messages_.end());
+  return all;
+}
+
+void Conversation::replace(std::vector<ChatMessage> messages) {
+  clear();
+  earlier_text_.clear();
+  earlier_ids_.clear();
+  const bool has_system = !messages.empty() && messages.front().role == "system";
+  system_ = has_system ? std::optional(messages.front().content) : std::nullopt;
+  messages_.assign(messages.begin() + (has_system ? 1 : 0), messages.end());
 }
 
 ChatText Conversation::render(std::vector<ChatMessage>& messages) const {
@@ -76,6 +105,8 @@ void Conversation::answered(const GenerateResult& result, std::span<const int32_
     return;
   }
   // How the turn ends is the template's to write.
+  earlier_text_ = last_text_;
+  earlier_ids_ = last_ids_;
   const bool is_stop = std::find(stop_ids.begin(), stop_ids.end(), ids.back()) != stop_ids.end();
   if (is_stop) ids.pop_back();
   if (result.finish_reason == FinishReason::kStopString) {

@@ -39,6 +39,15 @@ class Conversation {
   // Takes the message back that no generate() followed.
   void take_back();
 
+  // ask() for the last message once more, without its answer. Error (kUsage) where there is none.
+  void ask_again();
+
+  // All that was said, the system message included.
+  std::vector<ChatMessage> messages() const;
+
+  // Another conversation in place of this one. As messages() gives it, ending with an answer.
+  void replace(std::vector<ChatMessage> messages);
+
  private:
   // Adds the system's. May change how the last answer of `messages` is written (see the .cpp).
   ChatText render(std::vector<ChatMessage>& messages) const;
@@ -55,6 +64,9 @@ class Conversation {
   std::string last_text_;
   std::vector<int32_t> last_ids_;
   std::string prompt_text_;
+  // The same before the last turn, for ask_again().
+  std::string earlier_text_;
+  std::vector<int32_t> earlier_ids_;
 };
 
 }  // namespace edgellm

@@ -9,7 +9,11 @@ namespace edgellm {
 namespace {
 
 const std::string& template_of(const ModelFile& model, const Tokenizer* tokenizer) {
-  if (tokenizer == nullptr) fail_without_tokenizer(model);
+  if (tokenizer == nullptr) {
+    throw Error(ExitCode::kUsage, model.path() +
+                                      " has no tokenizer, so there is no chat with it; edgellm run "
+                                      "takes ids (--ids-file)");
+  }
   const std::string& text = model.tokenizer().chat_template;
   if (text.empty()) {
     throw Error(ExitCode::kUsage,

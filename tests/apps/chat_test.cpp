@@ -275,6 +275,83 @@ TEST_CASE("chat: commands") {
   }
 }
 
+TEST_CASE("chat: /regenerate, /save, /load and the ways to leave") {
+  const TempDir folder;
+  const std::string file = (folder / "talk.json");
+  // A given seed counts up, so the second answer is that of the next seed.
+  const auto seed = [](const char* value) {
+    return sampled_chat("Tell me a story.\n", {"-n", "20", "--seed", value}).out;
+  };
+  REQUIRE(seed("3") != seed("4"));
+  CHECK(sampled_chat("Tell me a story.\n/regenerate\n", {"-n", "20", "--seed", "3"}).out ==
+        seed("3") + seed("4"));
+  // The second turn is made again as it was, from what the cache holds of the first.
+  const Result again =
+      chat("Hello\nTell me.\n/regenerate\n/regenerate\n", {"-n", "8", "--verbose"});
+  const auto turns = turns_of(again.err);
+  REQUIRE(turns.size() == 4);
+  CHECK(turns[2].fed + turns[2].cached == turns[1].fed + turns[1].cached);
+  CHECK(turns[2].fed == 1);
+  CHECK(turns[3].fed == 1);
+  CHECK_THAT(chat("/regenerate\n").err, Catch::Contains("there is no answer yet"));
+
+  // What was saved is continued as if it had not ended.
+  const std::string whole = chat("Hello\nTell me.\n", {"-n", "8", "--system", "Be kind."}).out;
+  const std::string first =
+      chat("Hello\n/save " + file + "\n", {"-n", "8", "--system", "Be kind."}).out;
+  const auto saved = nlohmann::json::parse(read_file(file));
+  REQUIRE(saved["messages"].size() == 3);
+  CHECK(saved["messages"][0] == nlohmann::json({{"role", "system"}, {"content", "Be kind."}}));
+  CHECK(saved["messages"][1]["content"] == "Hello");
+  CHECK(first + chat("/load " + file + "\nTell me.\n", {"-n", "8"}).out == whole);
+  const auto refused = [&](const std::string& text, const std::string& part) {
+    const Result result = chat("/load " + write_file(folder, "bad.json", text) + "\n");
+    CHECK(result.exit_code == 2);
+    CHECK_THAT(result.err, Catch::Contains(part));
+  };
+  refused("[]", "bad.json");
+  refused(R"({"messages": [{"role": "assistant", "content": "x"}]})", "expected \"user\"");
+  refused(R"({"messages": [{"role": "user", "content": "x"}]})", "has no answer");
+  CHECK_THAT(chat("/load\n").err, Catch::Contains("/load needs a file: /load FILE"));
+  CHECK_THAT(chat("/load /nowhere\n").err, Catch::Contains("cannot read /nowhere"));
+  CHECK_THAT(chat("/save /nowhere/x\n").err, Catch::Contains("/nowhere"));
+
+  for (const char* leave : {"/bye", "/exit", "/quit"}) {
+    const Result result = chat(std::string(leave) + "\nHello\n");
+    CHECK(result.exit_code == 0);
+    CHECK(result.out.empty());
+  }
+  CHECK(chat("/set max-tokens\n").err ==
+        "edgellm: '' is not a number of tokens; use 1 or more, or -1 to generate until the model "
+        "stops or the context is full\n");
+  CHECK(chat("/set temp hot\n").err == "edgellm: temp: 'hot' is not a number\n");
+}
+
+TEST_CASE("chat at a terminal: what is pasted is one message, of all its lines") {
+  const TempDir folder;
+  const std::string file = (folder / "talk.json");
+  TerminalSession session({"chat", demo_model(), "--greedy", "-n", "4"});
+  session.read_until("\x1b[?2004h");
+  // Terminals send newlines as carriage returns. Nothing is sent before Enter, and typing
+  // continues.
+  session.type("See: \x1b[200~one\r\ttwo \x07\xC3\xA9\rthree\n\x1b[201~!");
+  session.read_until("three");
+  session.type("\r");
+  session.read_until("\x1b[?2004l");
+  session.read_until("\x1b[?2004h");
+  session.type("/save " + file + "\r");
+  session.read_until("\x1b[?2004h");
+  const auto saved = nlohmann::json::parse(read_file(file));
+  REQUIRE(saved["messages"].size() == 2);
+  CHECK(saved["messages"][0]["content"] == "See: one\n\ttwo \u00e9\nthree!");
+  // An empty line and Ctrl-C.
+  session.type("\x03");
+  session.read_until("/bye or Ctrl-D ends the conversation");
+  session.read_until("\x1b[?2004h");
+  session.type("\x04");
+  CHECK(session.wait() == 0);
+}
+
 TEST_CASE("chat says when the context is full") {
   const Result full = chat("Hello\n", {"-c", "20"});
   CHECK(full.exit_code == 0);
