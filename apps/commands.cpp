@@ -32,7 +32,10 @@ void add_commands(Program& program) {
   add_convert(program);
   add_info(program);
   add_verify(program);
+  add_list(program);
+  add_rm(program);
   add_tokenize(program);
+  add_detokenize(program);
   add_perplexity(program);
   add_logits(program);
   add_synth(program);
@@ -42,6 +45,9 @@ void add_commands(Program& program) {
   add_completion(program);
   add_help(program);  // the last: it looks at the others
   for (Command& command : program.commands()) add_log_level(command);
+  // Ollama's names.
+  program.add_alias("show", "info");
+  program.add_alias("ls", "list");
 }
 
 }  // namespace edgellm

@@ -1,4 +1,5 @@
-// What looks at models: convert, info, verify, tokenize, perplexity, logits, synth, devices.
+// What looks at models: convert, info, verify, list, rm, tokenize, detokenize, perplexity, logits,
+// synth, devices.
 #pragma once
 
 #include "apps/cli/program.h"
@@ -8,7 +9,10 @@ namespace edgellm {
 void add_convert(Program& program);
 void add_info(Program& program);
 void add_verify(Program& program);
+void add_list(Program& program);
+void add_rm(Program& program);
 void add_tokenize(Program& program);
+void add_detokenize(Program& program);
 void add_perplexity(Program& program);
 void add_logits(Program& program);
 void add_synth(Program& program);

@@ -90,16 +90,46 @@ std::string similar_models(const std::string& name) {
   return candidates.empty() ? "" : "; did you mean " + join(candidates, " or ") + "?";
 }
 
+std::string only_one(const std::string& name, const std::vector<std::string>& found) {
+  if (found.size() > 1) {
+    throw Error(ExitCode::kModelFile, "the model " + name + " is ambiguous, there are " +
+                                          join(found, " and ") + "; give the path of one of them");
+  }
+  return found.front();
+}
+
+// The model folders as messages name them.
+std::string folders_text() {
+  const std::vector<std::string> folders = model_folders();
+  return folders.empty() ? "any model folder, as neither EDGELLM_MODELS, XDG_DATA_HOME nor HOME "
+                           "names one"
+                         : join(folders, ", ");
+}
+
+// The .tmac2 files in the folder itself.
+std::vector<std::string> models_in(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().extension() == kEnding) paths.push_back(entry->path().string());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
 [[noreturn]] void fail_not_found(const std::string& name) {
   std::error_code ignored;
   if (fs::is_directory(name, ignored)) {
+    const std::vector<std::string> within = models_in(name);
     throw Error(ExitCode::kModelFile,
-                name + " is a folder, expected a .tmac2 file; make one with: edgellm convert " +
-                    name + " -o model.tmac2");
+                name + " is a folder, expected a .tmac2 file; " +
+                    (within.empty() ? "make one with: edgellm convert " + name + " -o model.tmac2"
+                                    : "it holds " + join(within, ", ")));
   }
   std::string message = "no model file " + name;
   if (is_name(name)) {
-    message += ", and no such model in " + join(model_folders(), ", ");
+    message += ", and no such model in " + folders_text();
   }
   const std::string similar = similar_models(name);
   throw Error(
@@ -136,11 +166,41 @@ std::string find_model(const std::string& name) {
   const std::vector<std::string> found =
       is_name(name) ? found_in_folders(name) : std::vector<std::string>{};
   if (found.empty()) fail_not_found(name);
-  if (found.size() > 1) {
-    throw Error(ExitCode::kModelFile, "the model " + name + " is ambiguous, there are " +
-                                          join(found, " and ") + "; give the path of one of them");
+  return only_one(name, found);
+}
+
+std::vector<StoredModel> stored_models() {
+  std::vector<StoredModel> models;
+  for (const std::string& folder : model_folders()) {
+    std::error_code error;
+    for (fs::recursive_directory_iterator
+             entry(folder, fs::directory_options::skip_permission_denied, error),
+         end;
+         !error && entry != end; entry.increment(error)) {
+      std::error_code unreadable;
+      if (entry->path().extension() != kEnding || !entry->is_regular_file(unreadable)) continue;
+      const uint64_t bytes = entry->file_size(unreadable);
+      const fs::path name = entry->path().lexically_relative(folder).replace_extension();
+      models.push_back({name.string(), entry->path().string(), unreadable ? 0 : bytes});
+    }
   }
-  return found.front();
+  std::stable_sort(models.begin(), models.end(),
+                   [](const auto& a, const auto& b) { return a.name < b.name; });
+  return models;
+}
+
+std::string find_stored_model(const std::string& name) {
+  if (!is_name(name)) {
+    throw Error(ExitCode::kUsage, printable_path(name) +
+                                      " is a path, expected the name of a model in a model folder; "
+                                      "edgellm list shows them");
+  }
+  const std::vector<std::string> found = found_in_folders(name);
+  if (found.empty()) {
+    throw Error(ExitCode::kModelFile, "no model " + name + " in " + folders_text() +
+                                          "; edgellm list shows the models there are");
+  }
+  return only_one(name, found);
 }
 
 }  // namespace edgellm

@@ -1,6 +1,7 @@
 // Where a MODEL of the command line is: a path, or a name in one of the model folders.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,21 @@ std::vector<std::string> model_folders();
 // taken: two different files of it in the model folders, and names that are only similar, are
 // Error (kModelFile) with the candidates.
 std::string find_model(const std::string& name);
+
+// A model in one of the model folders.
+struct StoredModel {
+  std::string name;  // what find_model() takes, without the ending
+  std::string path;
+  uint64_t bytes = 0;
+};
+
+// All files that end in .tmac2 in the model folders and the folders within, by name. Folders that
+// cannot be read are left out.
+std::vector<StoredModel> stored_models();
+
+// The file in the model folders, and nowhere else, that find_model() would take for the name.
+// Throws Error as find_model() does, and (kUsage) for a path.
+std::string find_stored_model(const std::string& name);
 
 // find_model() would give a file, or find more than one.
 bool names_model(const std::string& name);

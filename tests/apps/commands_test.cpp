@@ -56,14 +56,41 @@ TEST_CASE("tokenize prints ids") {
   const std::string model = demo_model();
   CHECK(run_well({"tokenize", model, "Once upon a time"}).out == "4093 46 1902 568 258 572\n");
   CHECK(run_well({"tokenize", model, "Once upon a time", "--json"}).out ==
-        "{\"ids\":[4093,46,1902,568,258,572]}\n");
+        "{\"schema\":\"edgellm.tokenize/1\",\"ids\":[4093,46,1902,568,258,572]}\n");
   CHECK(run_well({"tokenize", model, "Once<|eot_id|>", "--no-special", "--json"}).out ==
-        "{\"ids\":[46,1902,4095]}\n");
-  CHECK(run_well({"tokenize", model, "", "--no-special", "--json"}).out == "{\"ids\":[]}\n");
+        "{\"schema\":\"edgellm.tokenize/1\",\"ids\":[46,1902,4095]}\n");
+  CHECK(json_of(run_well({"tokenize", model, "", "--no-special", "--json"}))["ids"].empty());
   // A newline at the end of a file belongs to the text.
   CHECK(run_with_input({"tokenize", model, "-f", "-", "--no-special"}, "Once\n").out ==
         "46 1902 198\n");
   CHECK(run_with_input({"tokenize", model, "--no-special"}, "Once\n").out == "46 1902 198\n");
+}
+
+TEST_CASE("tokenize --pieces shows the text of each token") {
+  const std::string model = demo_model();
+  CHECK(run_well({"tokenize", model, "Once a\n", "--pieces", "--no-special"}).out ==
+        "46\t\"O\"\n1902\t\"nce\"\n258\t\" a\"\n198\t\"\\n\"\n");
+  CHECK(json_of(run_well({"tokenize", model, "Once", "--pieces", "--json"}))["pieces"] ==
+        std::vector<std::string>{"<|begin_of_text|>", "O", "nce"});
+}
+
+TEST_CASE("detokenize is the way back") {
+  const std::string model = demo_model();
+  CHECK(run_well({"detokenize", model, "46", "1902", "568"}).out == "Once upon\n");
+  const std::string text = "There was a na\u00efve king.\n  And then?\n";
+  const std::string ids = run_well({"tokenize", model, text}).out;
+  CHECK(run_with_input({"detokenize", model, "--no-special"}, ids).out == text);
+  CHECK(run_with_input({"detokenize", model}, ids).out == "<|begin_of_text|>" + text);
+  CHECK(run_with_input({"detokenize", model, "-f", "-", "--json"}, "[46, 1902]").out ==
+        "{\"schema\":\"edgellm.detokenize/1\",\"text\":\"Once\"}\n");
+  const TempDir folder;
+  const ModelFile file = ModelFile::open(model);
+  const std::string path = write_file(folder, "tok.json", std::string(file.tokenizer_json()));
+  CHECK(run_well({"detokenize", path, "46"}).out == "O\n");
+  CHECK(run_with_input({"detokenize", model}, "").out == "\n");
+  check_refused(run({"detokenize", model, "46", "x"}), 2, "'x' is not a token id from 0 to 4095");
+  check_refused(run({"detokenize", model, "4096"}), 2, "'4096' is not a token id");
+  check_refused(run({"detokenize", tiny_model(folder), "1"}), 4, "has no tokenizer");
 }
 
 TEST_CASE("tokenize takes a tokenizer.json as well") {

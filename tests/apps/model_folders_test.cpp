@@ -107,6 +107,59 @@ TEST_CASE("a similar name is never taken, only shown") {
   check_error("xyzzy", {"no model file xyzzy", "give the path of a .tmac2 file"});
 }
 
+TEST_CASE("a folder that holds models names them") {
+  const Folders folders;
+  const std::string model = folders.add("a/story.tmac2");
+  check_error(folders.a, {"is a folder, expected a .tmac2 file; it holds " + model});
+}
+
+TEST_CASE("without a home folder an error says which variables name model folders") {
+  const WithVariable none("EDGELLM_MODELS", "");
+  const WithVariable data("XDG_DATA_HOME", "");
+  const WithVariable home("HOME", "");
+  check_error("nope", {"no model file nope, and no such model in any model folder, as neither "
+                       "EDGELLM_MODELS, XDG_DATA_HOME nor HOME names one"});
+}
+
+TEST_CASE("list shows the models of the folders, rm deletes them by name and nothing else") {
+  const Folders folders;
+  const Result none = run({"list"});
+  CHECK(none.exit_code == 0);
+  CHECK(none.out.empty());
+  CHECK(none.err.find("no models in " + folders.a) != std::string::npos);
+
+  const std::string story = folders.add("b/story.tmac2");
+  fs::create_directory(folders.b + "/org");
+  const std::string big = folders.add("b/org/big.tmac2");
+  const std::string notes = folders.add("b/notes.txt");
+  const std::string outside = folders.add("outside.tmac2");
+  const Result table = run({"list"});
+  CHECK(table.out == "NAME          SIZE  PATH\norg/big    1 bytes  " + big +
+                         "\nstory      1 bytes  " + story + "\n");
+  CHECK(run({"ls"}).out == table.out);
+  const auto json = json_of(run({"list", "--json"}));
+  CHECK(json["schema"] == "edgellm.list/1");
+  CHECK(json["folders"].size() == 4);
+  REQUIRE(json["models"].size() == 2);
+  CHECK(json["models"][1] == nlohmann::json({{"name", "story"}, {"path", story}, {"bytes", 1}}));
+
+  check_refused(run({"rm", outside}), 2, "is a path, expected the name of a model");
+  check_refused(run({"rm", "../outside"}), 2, "is a path");
+  check_refused(run({"rm", "story", "nope"}), 3, "no model nope in " + folders.a);
+  check_refused(run({"rm"}), 2, "NAME is required");
+  CHECK(fs::exists(story));
+  const std::string twin = folders.add("a/story.tmac2");
+  check_refused(run({"rm", "story"}), 3, "ambiguous");
+  fs::remove(twin);
+  const Result removed = run({"rm", "story", "org/big"});
+  CHECK(removed.exit_code == 0);
+  CHECK(removed.err == "edgellm: deleted " + story + "\nedgellm: deleted " + big + "\n");
+  CHECK(!fs::exists(story));
+  CHECK(!fs::exists(big));
+  CHECK(fs::exists(notes));
+  CHECK(fs::exists(outside));
+}
+
 TEST_CASE("commands take names of models") {
   const TempDir folder;
   fs::create_symlink(demo_model(), folder.path() / "teller.tmac2");
@@ -114,6 +167,7 @@ TEST_CASE("commands take names of models") {
   CHECK(run({"tokenize", "teller", "Once"}).exit_code == 0);
   const auto info = json_of(run({"info", "teller", "--json"}));
   CHECK(info == json_of(run({"info", folder / "teller.tmac2", "--json"})));
+  CHECK(info == json_of(run({"show", "teller", "--json"})));
   const Result missing = run({"run", "telller", "-p", "x"});
   CHECK(missing.exit_code == 3);
   CHECK(missing.err.find("did you mean " + (folder / "teller.tmac2") + "?") != std::string::npos);
