@@ -18,7 +18,12 @@ build:
 	cmake --build --preset $(PRESET) --target edgellm
 
 demo: build
-	$(PROGRAM) run $(DEMO_MODEL) -p "One day the fox said to the lion," --sample -n 160 --verbose </dev/null
+	@echo
+	@$(PROGRAM) run $(DEMO_MODEL) -p "One day the fox said to the lion," --print-prompt --sample \
+	  -n 160 --verbose </dev/null 2>build/demo.log || { cat build/demo.log; exit 1; }
+	@awk -F': *' '/^eval rate:/ { rate = $$2 } /^device:/ { print "\n(" rate ", " $$2 ")" }' build/demo.log
+	@echo "Now try:  $(PROGRAM) chat $(DEMO_MODEL)"
+	@echo '     or:  make install PREFIX=$$HOME/.local, then: edgellm run storyteller "Once upon a time" --sample'
 
 test: test-programs
 	ctest --preset $(PRESET) --parallel $$(nproc)

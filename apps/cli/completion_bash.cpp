@@ -39,10 +39,12 @@ _edgellm_files() {  # WORD [ENDING...]: any file, or those with one of the endin
 }
 
 _edgellm_models() {  # WORD: names of models in the model folders
-  local folder file
+  local folder file program
   local -a folders
   IFS=: read -r -a folders <<<"${EDGELLM_MODELS-}"
-  folders+=("${XDG_DATA_HOME:-$HOME/.local/share}/edgellm/models")
+  program=$(readlink -f -- "$(type -P edgellm)")
+  folders+=("${XDG_DATA_HOME:-$HOME/.local/share}/edgellm/models"
+    "${program%/*}/../share/edgellm/models")
   for folder in "${folders[@]}"; do
     for file in "$folder/"*.tmac2; do
       [[ -n $folder && -e $file ]] || continue

@@ -10,7 +10,9 @@ constexpr const char* kFunctions = R"sh(
 function __edgellm_models  # names of models in the model folders, and .tmac2 files
     set -l home $XDG_DATA_HOME
     test -n "$home"; or set home $HOME/.local/share
-    for folder in (string split -n : -- "$EDGELLM_MODELS") $home/edgellm/models
+    set -l program (realpath -- (command -v edgellm; or echo /) 2>/dev/null)
+    set -l folders (string split -n : -- "$EDGELLM_MODELS") $home/edgellm/models
+    for folder in $folders (dirname -- $program)/../share/edgellm/models
         for file in $folder/*.tmac2
             string replace -r '\.tmac2$' '' -- (basename -- $file)
         end

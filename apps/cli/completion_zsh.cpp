@@ -12,7 +12,8 @@ constexpr const char* kZshHead = R"sh(#compdef edgellm
 
 _edgellm_models() {  # names of models in the model folders
   local -a folders names
-  folders=(${(s.:.)EDGELLM_MODELS} ${XDG_DATA_HOME:-$HOME/.local/share}/edgellm/models)
+  folders=(${(s.:.)EDGELLM_MODELS} ${XDG_DATA_HOME:-$HOME/.local/share}/edgellm/models
+    ${commands[edgellm]:A:h}/../share/edgellm/models)
   names=(${^folders}/*.tmac2(N:t:r))
   compadd "$@" -a names
 }

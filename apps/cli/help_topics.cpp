@@ -8,7 +8,8 @@ const std::vector<EnvironmentVariable>& environment_variables() {
   static const std::vector<EnvironmentVariable> variables = {
       {"EDGELLM_MODELS",
        "Folders with models, separated by colons. A MODEL that is not a path is searched for "
-       "there, then in the user's model folder."},
+       "there, then in the user's model folder, then among the models that were installed with "
+       "edgellm."},
       {"XDG_DATA_HOME",
        "The user's model folder is edgellm/models in this folder, ~/.local/share unless set."},
       {"HOME", "The home folder, for ~/.local/share."},

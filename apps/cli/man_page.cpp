@@ -138,7 +138,9 @@ std::string man_page(const CommandInfo& command, const CommandInfo& program) {
     page += section(
         "files",
         entry("\\fI~/.local/share/edgellm/models\\fR",
-              "The user's model folder, where a MODEL that is not a path is searched for."));
+              "The user's model folder, where a MODEL that is not a path is searched for.") +
+            entry("\\fIPREFIX/share/edgellm/models\\fR",
+                  "Models that were installed with the program, searched last."));
   }
   page += section("exit status", is_program ? exit_codes()
                                             : "0 on success; the other codes are listed in\n"

@@ -33,8 +33,9 @@ const char* to_string(PerplexityMethod method) {
 }
 
 PerplexityMethod perplexity_method_of(const std::string& name) {
-  const auto* found = std::find_if(kMethods.begin(), kMethods.end(),
-                                   [&](PerplexityMethod method) { return to_string(method) == name; });
+  const auto* found = std::find_if(kMethods.begin(), kMethods.end(), [&](PerplexityMethod method) {
+    return to_string(method) == name;
+  });
   require(found != kMethods.end(), "the name of a method");
   return *found;
 }

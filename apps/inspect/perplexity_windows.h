@@ -38,17 +38,17 @@ struct PerplexityWindow {
 
 class PerplexityCut {
  public:
-  // `bos` is what tokenizing adds in front of a text. With kWindows it stands before each window and
-  // `ids` are without it; with kLlamaCpp it takes the place of each window's first id. Windows are
-  // as long as the context unless given, with kLlamaCpp 512; a stride is 512. Throws Error (kUsage)
-  // where a window does not fit the context, or the text is too short.
+  // `bos` is what tokenizing adds in front of a text. With kWindows it stands before each window
+  // and `ids` are without it; with kLlamaCpp it takes the place of each window's first id. Windows
+  // are as long as the context unless given, with kLlamaCpp 512; a stride is 512. Throws Error
+  // (kUsage) where a window does not fit the context, or the text is too short.
   PerplexityCut(std::vector<int32_t> ids, std::optional<int32_t> bos, int context,
                 const PerplexityOptions& options);
 
   const std::vector<PerplexityWindow>& windows() const { return windows_; }
   size_t window_size() const { return size_; }
-  size_t stride() const { return stride_; }    // from a window's first id to the next one's
-  size_t longest_pass() const;                 // ids
+  size_t stride() const { return stride_; }  // from a window's first id to the next one's
+  size_t longest_pass() const;               // ids
   size_t n_counted() const;
 
   // What a pass over the window reads, and behind that the last id, which is only predicted.

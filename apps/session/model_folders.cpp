@@ -42,9 +42,35 @@ bool is_name(const std::string& name) {
                       [](const fs::path& part) { return part == "." || part == ".."; });
 }
 
-std::vector<std::string> found_in_folders(const std::string& name) {
+// The folders that the user chooses.
+std::vector<std::string> own_folders() {
+  std::vector<std::string> folders;
+  std::istringstream listed(variable("EDGELLM_MODELS"));
+  for (std::string folder; std::getline(listed, folder, ':');) {
+    if (!folder.empty()) folders.push_back(folder);
+  }
+  // The XDG specification has a relative path ignored.
+  std::string data = variable("XDG_DATA_HOME");
+  if (!fs::path(data).is_absolute()) {
+    const std::string home = variable("HOME");
+    data = home.empty() ? "" : home + "/.local/share";
+  }
+  if (!data.empty()) folders.push_back(data + "/edgellm/models");
+  return folders;
+}
+
+// The folder of models that were installed with the program; empty where there is none.
+std::string installed_folder() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path folder = program.parent_path().parent_path() / "share/edgellm/models";
+  return !error && fs::is_directory(folder, error) ? folder.string() : "";
+}
+
+std::vector<std::string> found_in(const std::vector<std::string>& folders,
+                                  const std::string& name) {
   std::vector<std::string> found;
-  for (const std::string& folder : model_folders()) {
+  for (const std::string& folder : folders) {
     const std::string path = with_ending((fs::path(folder) / name).string());
     std::error_code ignored;
     const bool is_known = std::any_of(found.begin(), found.end(), [&](const std::string& other) {
@@ -52,6 +78,14 @@ std::vector<std::string> found_in_folders(const std::string& name) {
     });
     if (!path.empty() && !is_known) found.push_back(path);
   }
+  return found;
+}
+
+// A model of the user's own hides an installed one of that name.
+std::vector<std::string> found_in_folders(const std::string& name) {
+  std::vector<std::string> found = found_in(own_folders(), name);
+  const std::string installed = installed_folder();
+  if (found.empty() && !installed.empty()) found = found_in({installed}, name);
   return found;
 }
 
@@ -141,18 +175,13 @@ std::vector<std::string> models_in(const std::string& folder) {
 }  // namespace
 
 std::vector<std::string> model_folders() {
-  std::vector<std::string> folders;
-  std::istringstream listed(variable("EDGELLM_MODELS"));
-  for (std::string folder; std::getline(listed, folder, ':');) {
-    if (!folder.empty()) folders.push_back(folder);
-  }
-  // The XDG specification has a relative path ignored.
-  std::string data = variable("XDG_DATA_HOME");
-  if (!fs::path(data).is_absolute()) {
-    const std::string home = variable("HOME");
-    data = home.empty() ? "" : home + "/.local/share";
-  }
-  if (!data.empty()) folders.push_back(data + "/edgellm/models");
+  std::vector<std::string> folders = own_folders();
+  const std::string installed = installed_folder();
+  const bool is_own = std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) {
+    std::error_code ignored;
+    return fs::equivalent(folder, installed, ignored);
+  });
+  if (!installed.empty() && !is_own) folders.push_back(installed);
   return folders;
 }
 

@@ -8,13 +8,14 @@
 namespace edgellm {
 
 // The folders of EDGELLM_MODELS, then edgellm/models in the user's data folder, whether they exist
-// or not.
+// or not; last ../share/edgellm/models beside the program, if it exists, where `make install` puts
+// the demo model.
 std::vector<std::string> model_folders();
 
 // The file that `name` means. In this order: a file of that path; the path with .tmac2 added; for
 // a relative path, the same two in each of the model folders. Nothing but exactly that name is
-// taken: two different files of it in the model folders, and names that are only similar, are
-// Error (kModelFile) with the candidates.
+// taken: two different files of it in the user's own folders, and names that are only similar, are
+// Error (kModelFile) with the candidates. One of the user's hides an installed one.
 std::string find_model(const std::string& name);
 
 // A model in one of the model folders.

@@ -26,13 +26,31 @@ check_tree() {
     "$program" help "$command" --man |
       cmp - <(zcat "$prefix/share/man/man1/edgellm-$command.1.gz") || fail "edgellm-$command.1"
   done
+  HOME=/nonexistent "$program" info storyteller >/dev/null || fail "the demo model is not found"
   [[ -s $prefix/share/doc/edgellm/README.md ]] || fail "README.md"
+  [[ -s $prefix/share/doc/edgellm/docs/terminal.svg ]] || fail "docs/terminal.svg"
   [[ -s $prefix/share/doc/edgellm/docs/cli.md ]] || fail "docs/cli.md"
   grep -q 'Permission is hereby granted' "$prefix/share/doc/edgellm/copyright" || fail "licence"
 }
 
+# check_tour PREFIX README: every line of the README's tour runs as it stands, with the installed
+# program.
+check_tour() {
+  local prefix=$1 readme=$2 line lines=0
+  mkdir -p "$place/tour"
+  while read -r line; do
+    (cd "$place/tour" && HOME=$place PATH=$prefix/bin:$PATH bash -o pipefail -c "$line") \
+      </dev/null >"$place/stdout" 2>"$place/stderr" ||
+      fail "the tour's \"$line\" failed: $(cat "$place/stderr")"
+    lines=$((lines + 1))
+  done < <(sed -n '/^## A short tour/,/^## A real model/p' "$readme" |
+    sed -n '/^```$/,/^```$/{/^```$/!p}')
+  ((lines >= 15)) || fail "the tour has $lines lines"
+}
+
 cmake --install "$build" --prefix "$place/installed" >/dev/null
 check_tree "$place/installed" site-functions
+check_tour "$place/installed" "$place/installed/share/doc/edgellm/README.md"
 
 for tool in cpack dpkg-deb dpkg-shlibdeps file; do
   if ! command -v "$tool" >/dev/null; then

@@ -17,7 +17,12 @@ install(FILES "${user_files}/zsh/_edgellm"
 install(FILES "${user_files}/fish/edgellm.fish"
         DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")
 
-file(GLOB pages CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/docs/*.md" "${CMAKE_SOURCE_DIR}/docs/*.png")
+# Found by its name (apps/session/model_folders.h).
+install(FILES "${CMAKE_SOURCE_DIR}/model/demo/storyteller.tmac2"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/edgellm/models")
+
+file(GLOB pages CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/docs/*.md" "${CMAKE_SOURCE_DIR}/docs/*.png"
+     "${CMAKE_SOURCE_DIR}/docs/*.svg")
 install(FILES "${CMAKE_SOURCE_DIR}/README.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(FILES ${pages} DESTINATION "${CMAKE_INSTALL_DOCDIR}/docs")
 set(EDGELLM_PACKAGER "edgellm authors <edgellm@localhost>" CACHE STRING
