@@ -47,10 +47,12 @@ const std::vector<ExitStatus>& exit_statuses() {
   static const std::vector<ExitStatus> statuses = {
       {code(ExitCode::kSuccess), "Success."},
       {code(ExitCode::kRuntime),
-       "Runtime failure: input/output, memory, a value that is not finite, a GPU that breaks in "
+       "Runtime failure: an output that cannot be written, memory, a value that is not finite, a "
+       "GPU that breaks in "
        "mid-run, an internal error."},
       {code(ExitCode::kUsage),
-       "Wrong command line, or a prompt or --stop text that is empty or not UTF-8."},
+       "Wrong command line; an input file (-f, -i, --ids-file) that cannot be read; a prompt or "
+       "--stop text that is empty or not UTF-8."},
       {code(ExitCode::kModelFile), "Model file missing, corrupt or unreadable."},
       {code(ExitCode::kUnsupported), "Recognised, but not supported."},
       {code(ExitCode::kDevice), "No device memory, or no usable GPU where one was demanded."},

@@ -39,7 +39,8 @@ nlohmann::ordered_json build_json() {
 void print_version(bool json) {
   const BuildInfo info = build_info();
   if (json) {
-    print_json({{"name", "edgellm"},
+    print_json({{"schema", "edgellm.version/1"},
+                {"name", "edgellm"},
                 {"version", info.version},
                 {"revision", info.revision},
                 {"cuda", !info.cuda_version.empty()},

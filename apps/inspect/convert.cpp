@@ -9,6 +9,7 @@
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
 #include "apps/common/timings.h"
+#include "apps/flags/flags.h"
 #include "apps/inspect/commands.h"
 #include "apps/inspect/golden.h"
 #include "base/error.h"
@@ -160,6 +161,7 @@ void add_convert(Program& program) {
       .required();
   command.option("-o,--output", flags->output, "The file to write; an older one is replaced")
       .required()
+      .check(model_output_problem)
       .value("OUT.tmac2");
   command
       .repeated_option(

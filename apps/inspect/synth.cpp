@@ -47,6 +47,7 @@ void add_synth(Program& program) {
       .value(shape_value());
   command.option("-o,--output", flags->output, "The file to write; an older one is replaced")
       .required()
+      .check(model_output_problem)
       .value("OUT.tmac2");
   command.option("--layers", flags->options.layers, "Layers instead of the shape's")
       .range(1, INT32_MAX)

@@ -83,6 +83,10 @@ TEST_CASE("every wrong command line says what was wrong, what was expected, what
        "--n-prompt: 'x' is not a whole number from 0 to 16777216; see edgellm bench --help"},
       {{"bench", "m", "-p", "1,"},
        "--n-prompt: '' is not a whole number from 0 to 16777216; see edgellm bench --help"},
+      {{"convert", "x", "-o", "-"},
+       "--output: a model file is not written in one go, so not to standard output; name a file; "
+       "see "
+       "edgellm convert --help"},
       // Options that want or exclude each other.
       {{"run", "m", "x", "--stream"}, "--stream requires --json" + run_help},
       {{"run", "m", "x", "--system", "y"}, "--system requires --chat" + run_help},

@@ -47,6 +47,7 @@ TEST_CASE("the version says what was built") {
   CHECK(run_well({"--version"}).out.starts_with("edgellm 0."));
   CHECK(run_well({"-V"}).out == run_well({"--version"}).out);
   const auto json = json_of(run_well({"--version", "--json"}));
+  CHECK(json["schema"] == "edgellm.version/1");
   CHECK(json["name"] == "edgellm");
   CHECK(json["cuda"].is_boolean());
   for (const char* key : {"version", "revision", "compiler"}) CHECK(!json[key].empty());
@@ -242,6 +243,7 @@ TEST_CASE("logits writes what --json hashes") {
   const std::string hidden = (folder / "hidden.npy");
   const auto json = json_of(run_well(
       {"logits", model, "--ids-file", ids, "--all", "-o", all, "--hidden", hidden, "--json"}));
+  CHECK(json["schema"] == "edgellm.logits/1");
   CHECK(json["rows"] == 7);
   CHECK(json["vocab"] == 97);
   const Npy rows = read_npy(all);
@@ -253,6 +255,12 @@ TEST_CASE("logits writes what --json hashes") {
   const Npy row = read_npy(last);
   REQUIRE(row.shape == std::vector<size_t>{1, 97});
   CHECK(row.values == std::vector<float>(rows.values.end() - 97, rows.values.end()));
+
+  // - is standard output.
+  CHECK(run_well({"logits", model, "--ids-file", ids, "-o", "-"}).out == read_file(last));
+  CHECK(run_well({"logits", model, "--ids-file", ids, "--hidden", "-"}).out == read_file(hidden));
+  check_refused(run({"logits", model, "--ids-file", ids, "-o", "-", "--hidden", "-"}), 2,
+                "all write to standard output; give one of them");
 
   // One pass or many: the same bytes.
   const std::string chunked = (folder / "chunked.npy"), chunked_hidden = (folder / "ch.npy");
