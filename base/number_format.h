@@ -37,6 +37,11 @@ inline std::string human_count(uint64_t count) {
   return scaled(count, {"", " k", " M", " B", " T"});
 }
 
+// "1 token", "2 tokens".
+inline std::string counted(int64_t n, const std::string& what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
 // "12.3 ms".
 inline std::string human_ms(int64_t ns) { return fixed(static_cast<double>(ns) / 1e6, 1) + " ms"; }
 

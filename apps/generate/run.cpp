@@ -5,6 +5,7 @@
 
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
+#include "apps/common/text_format.h"
 #include "apps/common/timings.h"
 #include "apps/flags/flags.h"
 #include "apps/generate/answer.h"
@@ -220,7 +221,12 @@ int run(const RunFlags& flags) {
     print_notes(flags, session, sampling, result);
   }
   const bool interrupted = result.finish_reason == FinishReason::kInterrupted;
-  if (flags.verbose || (interrupted && !flags.json)) print_verbose(report);
+  if (flags.verbose) {
+    print_verbose(report);
+  } else if (interrupted && !flags.json) {
+    print_note("interrupted after " + counted(report.eval_count(), "token") +
+               (report.timed_tokens() > 0 ? ", " + fixed(report.eval_tps(), 1) + " tokens/s" : ""));
+  }
   return interrupted ? 128 + received_signal() : 0;
 }
 

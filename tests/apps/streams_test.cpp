@@ -99,7 +99,8 @@ TEST_CASE("an interrupt ends a run in good order") {
   program.send_signal(signal);
   const Result result = program.wait();
   CHECK(result.exit_code == code);
-  CHECK(result.err.starts_with("total duration:"));
+  CHECK(result.err.starts_with("edgellm: interrupted after "));
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
   CHECK(result.out.back() == '\n');
 }
 
