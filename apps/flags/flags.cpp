@@ -23,7 +23,7 @@ std::vector<std::string> kv_type_names() {
 
 template <class T>
 Option add_number(Command& command, const std::string& name, std::optional<T>& number,
-                  const char* what, const char* value_name) {
+                  const std::string& what, const char* value_name) {
   return command
       .parsed_option(
           name, [name, &number](const std::string& text) { number = parse_number<T>(name, text); },
@@ -102,30 +102,39 @@ void add_answer_options(Command& command, AnswerOptions& options) {
       .value("TEXT");
 }
 
-void add_sampling_options(Command& command, SamplingChoice& choice) {
+void add_sampling_options(Command& command, SamplingChoice& choice, SamplingDefault otherwise) {
+  const bool sampled = otherwise == SamplingDefault::kModels;
+  const auto add = [&](const std::string& name, auto& number, const std::string& what,
+                       const char* off, const char* value) {
+    const std::string text = what + " [" + (sampled ? "the model's" : off) + "]";
+    return add_number(command, name, number, text, value);
+  };
   command
       .flag("--sample", choice.model_defaults,
-            "Sample with the model's own defaults, which its file holds; each option below "
-            "replaces one of them")
+            std::string("Sample with the model's own defaults, which its file holds; each option "
+                        "below replaces one of them") +
+                (sampled ? " [the default]" : ""))
       .group(kSampling);
-  add_number(command, "--temp", choice.temperature, "Temperature; 0: greedy [0]", "T")
+  add("--temp", choice.temperature,
+      sampled ? "Temperature; 0: greedy, with the model's repetition penalty"
+              : "Temperature; 0: greedy",
+      "0", "T")
       .aliases("--temperature");
-  add_number(command, "--top-k", choice.top_k,
-             "Choose among the K most probable tokens; 0: off [0]", "K");
-  add_number(command, "--top-p", choice.top_p,
-             "Choose among the fewest tokens that have probability P together; 1: off [1]", "P");
-  add_number(command, "--min-p", choice.min_p,
-             "Choose among tokens with at least M times the largest probability; 0: off [0]", "M");
-  add_number(command, "--repeat-penalty", choice.repeat_penalty,
-             "Make tokens that occurred before less probable; 1: off [1]", "R")
+  add("--top-k", choice.top_k, "Choose among the K most probable tokens; 0: off", "0", "K");
+  add("--top-p", choice.top_p,
+      "Choose among the fewest tokens that have probability P together; 1: off", "1", "P");
+  add("--min-p", choice.min_p,
+      "Choose among tokens with at least M times the largest probability; 0: off", "0", "M");
+  add("--repeat-penalty", choice.repeat_penalty,
+      "Make tokens that occurred before less probable; 1: off", "1", "R")
       .aliases("--repetition-penalty");
   add_number(command, "--frequency-penalty", choice.frequency_penalty,
              "Lower a token's logit by F for each time that the answer has it; 0: off [0]", "F");
   add_number(command, "--presence-penalty", choice.presence_penalty,
              "Lower the logits of tokens that the answer has by P; 0: off [0]", "P");
   add_number(command, "--seed", choice.seed,
-             "The same seed gives the same text on every device [run, chat: another each time; "
-             "batch, bench: 0]",
+             "The same seed gives the same text on every device [run: another each time; chat: "
+             "another for each answer; batch, bench: 0]",
              "S")
       .aliases("-s");
 }

@@ -24,7 +24,10 @@ void add_full_head_flag(Command& command, SessionOptions& options);
 // -n, whose default is what `options` hold, and --stop.
 void add_answer_options(Command& command, AnswerOptions& options);
 
-void add_sampling_options(Command& command, SamplingChoice& choice);
+// What a command does where the user says nothing: help names it.
+enum class SamplingDefault { kGreedy, kModels };
+void add_sampling_options(Command& command, SamplingChoice& choice,
+                          SamplingDefault otherwise = SamplingDefault::kGreedy);
 
 // --system and --parse-special.
 std::vector<Option> add_chat_options(Command& command, ChatOptions& options);

@@ -349,14 +349,7 @@ void add_chat(Program& program) {
   add_chat_options(command, flags->chat);
   add_answer_options(command, flags->answer);
   add_engine_options(command, flags->engine);
-  add_sampling_options(command, flags->sampling);
-  command.find("--sample")
-      .description(
-          "Sample with the model's own defaults, which its file holds; each option below replaces "
-          "one "
-          "of them. This is what chat does unless --greedy is given");
-  command.find("--temp").description(
-      "Temperature; 0: greedy, with the model's own repetition penalty [the model's]");
+  add_sampling_options(command, flags->sampling, SamplingDefault::kModels);
   command
       .flag("--greedy", flags->greedy,
             "Always choose the most probable token, without the model's sampling defaults")

@@ -192,6 +192,9 @@ TEST_CASE("chat samples with the model's own defaults, every answer with a seed 
   CHECK(with({"--temp", "0"}) == greedy("1.1"));
   CHECK(greedy("1") != greedy("1.1"));
   check_refused(run({"chat", demo_model(), "--greedy", "--sample"}), 2, "exclude each other");
+  CHECK_THAT(run({"chat", "--help"}).out, Catch::Contains("0: off [the model's]"));
+  CHECK_THAT(run({"run", "--help"}).out,
+             Catch::Contains("0: off [0]") && Catch::Contains("transformers' greedy generation"));
 
   // The same question twice in one conversation that begins anew.
   const std::string twice = sampled_chat(question + "/clear\n" + question, n).out;
