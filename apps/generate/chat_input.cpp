@@ -12,6 +12,8 @@
 #include <cstdio>
 #include <cstring>
 #include <cwchar>
+#include <deque>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -165,10 +167,10 @@ class ChatInput::EditedLines : public Lines {
 
   // 1, or what read() returned. What was pasted or looked at comes first.
   int read_byte(char& byte) {
-    for (std::string* early : {&pasted_, &looked_at_}) {
+    for (std::deque<char>* early : {&pasted_, &looked_at_}) {
       if (early->empty()) continue;
       byte = early->front();
-      early->erase(0, 1);
+      early->pop_front();
       return 1;
     }
     for (;;) {
@@ -186,14 +188,16 @@ class ChatInput::EditedLines : public Lines {
   // follows it at once belongs to it.
   bool skip_if_next(std::string_view bytes) {
     constexpr int kTogetherMs = 50;
-    while (looked_at_.size() < bytes.size() && bytes.starts_with(looked_at_)) {
-      pollfd more = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-      char byte = 0;
-      if (poll(&more, 1, kTogetherMs) != 1 || ::read(STDIN_FILENO, &byte, 1) != 1) return false;
-      looked_at_ += byte;
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      if (i == looked_at_.size()) {
+        pollfd more = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+        char byte = 0;
+        if (poll(&more, 1, kTogetherMs) != 1 || ::read(STDIN_FILENO, &byte, 1) != 1) return false;
+        looked_at_.push_back(byte);
+      }
+      if (looked_at_[i] != bytes[i]) return false;
     }
-    if (!looked_at_.starts_with(bytes)) return false;
-    looked_at_.erase(0, bytes.size());
+    looked_at_.erase(looked_at_.begin(), looked_at_.begin() + std::ssize(bytes));
     return true;
   }
 
@@ -218,7 +222,7 @@ class ChatInput::EditedLines : public Lines {
         marked += byte;
       }
     }
-    pasted_ = std::move(marked);
+    pasted_.assign(marked.begin(), marked.end());
     has_pasted_ = true;
     return true;
   }
@@ -248,9 +252,9 @@ class ChatInput::EditedLines : public Lines {
   std::unique_ptr<History, Free> history_;
   bool goes_on_ = false;
   bool interrupted_ = false;
-  bool has_pasted_ = false;  // the line may hold marks
-  std::string pasted_;       // of a paste, not yet with the editor
-  std::string looked_at_;    // behind an escape that began no paste
+  bool has_pasted_ = false;     // the line may hold marks
+  std::deque<char> pasted_;     // of a paste, not yet with the editor
+  std::deque<char> looked_at_;  // behind an escape that began no paste
 };
 
 ChatInput::ChatInput() {
