@@ -122,10 +122,11 @@ TEST_CASE("an installed library is found by pkg-config") {
         edgellm_version() + std::string("\n"));
   shell_output(find + "cc -std=c99 -pedantic-errors -Werror " +
                quoted(EDGELLM_SOURCE_DIR "/apps/capi/examples/generate.c") +
-               " $(pkg-config --cflags --libs edgellm) -o " + quoted(folder / "generate"));
+               " $(pkg-config --cflags --libs edgellm) "
+               "-Wl,-rpath,$(pkg-config --variable=libdir edgellm) -o " +
+               quoted(folder / "generate"));
   const std::string out =
-      shell_output(find + "LD_LIBRARY_PATH=$(pkg-config --variable=libdir edgellm) " +
-                   quoted(folder / "generate") + " " + quoted(demo_model()) + " Once 5");
+      shell_output(quoted(folder / "generate") + " " + quoted(demo_model()) + " Once 5");
   CHECK(out + "\n" == run({"run", demo_model(), "-p", "Once", "-n", "5"}).out);
 }
 

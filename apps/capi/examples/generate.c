@@ -1,7 +1,8 @@
 /*
  * Continues a prompt, text to standard output as it comes.
  *
- *     cc generate.c $(pkg-config --cflags --libs edgellm) -o generate
+ *     cc generate.c $(pkg-config --cflags --libs edgellm) \
+ *       -Wl,-rpath,$(pkg-config --variable=libdir edgellm) -o generate
  *     ./generate model.tmac2 "Once upon a time" 100
  */
 #include <edgellm.h>
