@@ -9,7 +9,7 @@ DEMO_MODEL := model/demo/storyteller.tmac2
 # Where NVIDIA's installer puts nvcc without telling the shell.
 export PATH := $(PATH):/usr/local/cuda/bin
 
-.PHONY: build demo test test-programs install package clean
+.PHONY: build demo test test-programs install uninstall package clean
 
 # The program alone: no package and no file that only tests need.
 build:
@@ -37,6 +37,12 @@ test-programs:
 install: build
 	cmake --build --preset $(PRESET) --target edgellm_c
 	cmake --install build/$(PRESET) --prefix $(PREFIX)
+
+# What the last `make install` from this build folder brought.
+uninstall:
+	@test -e build/$(PRESET)/install_manifest.txt || \
+	  { echo "uninstall: nothing was installed from build/$(PRESET)" >&2; exit 2; }
+	xargs -d '\n' rm -f < build/$(PRESET)/install_manifest.txt
 
 # build/PRESET/edgellm_VERSION_ARCHITECTURE.deb
 package: build
