@@ -54,6 +54,13 @@ std::string run_name(const Json& run, const Json& runs) {
   return name;
 }
 
+// What a caption adds where there are more curves than colours.
+std::string left_out(size_t n_curves) {
+  if (n_curves <= kMaxCurves) return "";
+  return " The first " + std::to_string(kMaxCurves) + " of " + std::to_string(n_curves) +
+         " are drawn; the tables below have all.";
+}
+
 std::string joined(const std::string& run, const std::string& test) {
   return run.empty() ? test : run + ", " + test;
 }
@@ -178,30 +185,36 @@ class Page {
       std::sort(one.points.begin(), one.points.end(),
                 [](const Point& a, const Point& b) { return a.x < b.x; });
     }
+    const size_t n_series = series.size();
     if (series.size() > kMaxCurves) series.resize(kMaxCurves);
     page_.figure("Decode speed against depth",
                  line_chart(series, {.x_label = "tokens in the context before decoding",
-                                     .y_label = "tokens/s"}),
+                                     .y_label = "tokens/s",
+                                     .x_whole = true}),
                  "Median of the runs of each test. The longer the context, the more keys and "
-                 "values a token reads.");
+                 "values a token reads." +
+                     left_out(n_series));
   }
 
   void inter_token_latencies() {
     std::vector<ChartSample> samples;
+    size_t n_tests = 0;
     for (const Entry& entry : entries_) {
       const Json& latencies_ns = (*entry.test)["gaps_ns"];
-      if (latencies_ns.empty() || samples.size() == kMaxCurves) continue;
+      if (latencies_ns.empty() || ++n_tests > kMaxCurves) continue;
       ChartSample sample{joined(run_name(*entry.run, runs_), entry.test_name()), {}};
       for (const Json& ns : latencies_ns) sample.values.push_back(ns.get<double>() / 1e6);
       samples.push_back(std::move(sample));
     }
     if (samples.empty()) return;
-    page_.figure("Inter-token latency: " + samples.front().name,
-                 histogram(samples.front().values, {.x_label = "ms", .y_label = "tokens"}),
-                 "Of all runs of the test together. A steady stream is one narrow peak.");
+    page_.figure(
+        "Inter-token latency: " + samples.front().name,
+        histogram(samples.front().values, {.x_label = "ms", .y_label = "tokens", .y_whole = true}),
+        "Of all runs of the test together. A steady stream is one narrow peak.");
     page_.figure("Time between two tokens: distribution", distribution_chart(samples, "ms"),
                  "The share of inter-token latencies up to each value. The further right a curve "
-                 "bends at its top, the rarer and longer are its stalls.");
+                 "bends at its top, the rarer and longer are its stalls." +
+                     left_out(n_tests));
   }
 
   void roofline() {
@@ -226,6 +239,7 @@ class Page {
 
   void power() {
     std::vector<Series> series;
+    size_t n_tests = 0;
     std::string reason;
     for (const Entry& entry : entries_) {
       const Json& gpu = (*entry.test)["gpu"];
@@ -233,7 +247,7 @@ class Page {
         if (gpu["power_w_mean"].is_null()) reason = gpu["not_available"]["power_w_mean"];
         continue;
       }
-      if (series.size() == kMaxCurves) continue;
+      if (++n_tests > kMaxCurves) continue;
       Series one{joined(run_name(*entry.run, runs_), entry.test_name()), {}};
       for (const Json& sample : gpu["power_samples"]) {
         one.points.push_back({sample[0].get<double>() / 1e9, sample[1]});
@@ -245,9 +259,10 @@ class Page {
       page_.paragraph("n/a: " + (reason.empty() ? "too few samples" : reason) + ".");
       return;
     }
-    page_.figure("Power of the GPU over time",
-                 line_chart(series, {.x_label = "s", .y_label = "W", .markers = false}),
-                 "Read while each test ran again and again, in runs of their own.");
+    page_.figure(
+        "Power of the GPU over time",
+        line_chart(series, {.x_label = "s", .y_label = "W", .markers = false}),
+        "Read while each test ran again and again, in runs of their own." + left_out(n_tests));
   }
 
   void tables() {

@@ -18,7 +18,7 @@ constexpr const char* kStyle = R"(
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--text);font:16px/1.55 system-ui,-apple-system,"Segoe UI",
 Roboto,"Helvetica Neue",Arial,sans-serif}
-main{max-width:62rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
+main{max-width:72rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
 h1{font-size:1.7rem;line-height:1.25;margin:0}
 h2{font-size:1.2rem;margin:2.6rem 0 .8rem}
 .sub{color:var(--soft);margin:.3rem 0 1.8rem}
@@ -43,8 +43,8 @@ svg .tick,svg .note{fill:var(--soft);font-size:12px;font-variant-numeric:tabular
 .legend{list-style:none;margin:0 0 .4rem;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;font-size:.88rem}
 .legend i{display:inline-block;width:.8rem;height:.8rem;border-radius:3px;margin-right:.4rem;vertical-align:-.08rem}
 .scroll{overflow-x:auto;margin:0 0 1rem}
-table{border-collapse:collapse;width:100%;font-size:.88rem;font-variant-numeric:tabular-nums}
-th,td{padding:.45rem .7rem;text-align:left;white-space:nowrap;border-bottom:1px solid var(--rule)}
+table{border-collapse:collapse;width:100%;font-size:.84rem;font-variant-numeric:tabular-nums}
+th,td{padding:.4rem .5rem;text-align:left;white-space:nowrap;border-bottom:1px solid var(--rule)}
 tr:last-child td{border-bottom:0}
 th{color:var(--soft);font-weight:600}
 td.n,th.n{text-align:right}

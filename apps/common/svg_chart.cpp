@@ -25,12 +25,6 @@ constexpr size_t kMaxBins = 40;
 
 std::string n(double value) { return fixed(value, 1); }
 
-// With as few decimals as tell neighbouring ticks apart.
-std::string tick_label(double value, double step) {
-  const int decimals = step >= 1 ? 0 : static_cast<int>(std::ceil(-std::log10(step) - 1e-9));
-  return fixed(value, std::clamp(decimals, 0, 9));
-}
-
 // With four significant digits.
 std::string reading(double value) {
   std::array<char, 32> text{};
@@ -70,8 +64,9 @@ std::string dot(double x, double y, const std::string& colour, const std::string
 // Places values in the view box and draws the axes.
 class Frame {
  public:
-  Frame(double x_low, double x_high, double y_low, double y_high)
-      : x_ticks_(nice_ticks(x_low, x_high, 8)), y_ticks_(nice_ticks(y_low, y_high, 5)) {}
+  Frame(double x_low, double x_high, double y_low, double y_high, const Axes& axes)
+      : x_ticks_(nice_ticks(x_low, x_high, 8, axes.x_whole)),
+        y_ticks_(nice_ticks(y_low, y_high, 5, axes.y_whole)) {}
 
   double x(double value) const {
     return kLeft + (value - x_ticks_.front()) / (x_ticks_.back() - x_ticks_.front()) *
@@ -189,7 +184,16 @@ std::string escape_html(const std::string& raw) {
   return out;
 }
 
-std::vector<double> nice_ticks(double low, double high, int n_ticks) {
+std::string tick_label(double value, double step) {
+  constexpr int kMostDecimals = 9;
+  int decimals = 0;
+  for (double scaled = step; decimals < kMostDecimals; scaled *= 10, ++decimals) {
+    if (std::abs(scaled - std::round(scaled)) < 1e-6 * scaled) break;
+  }
+  return fixed(value, decimals);
+}
+
+std::vector<double> nice_ticks(double low, double high, int n_ticks, bool whole) {
   require(std::isfinite(low) && std::isfinite(high) && low <= high && n_ticks >= 1,
           "ticks need a range of finite numbers");
   const Range range = widened({low, high});
@@ -202,6 +206,7 @@ std::vector<double> nice_ticks(double low, double high, int n_ticks) {
       break;
     }
   }
+  if (whole && step != std::round(step)) step = std::max(1.0, 2 * step);  // 2.5 is the only other
   const double first = std::floor(range.low / step + 1e-9);
   const double last = std::ceil(range.high / step - 1e-9);
   std::vector<double> ticks;
@@ -223,7 +228,7 @@ std::string line_chart(const std::vector<Series>& series, const Axes& axes) {
     xs.cover(point.x);
     ys.cover(point.y);
   }
-  const Frame frame(xs.low, xs.high, ys.low, ys.high);
+  const Frame frame(xs.low, xs.high, ys.low, ys.high, axes);
 
   std::string out = legend(names) + open_svg(kHeight, axes.y_label + " against " + axes.x_label) +
                     frame.axes(axes);
@@ -259,7 +264,7 @@ std::string histogram(const std::vector<double>& values, const Axes& axes) {
     ++counts[std::min(bin, n_bins - 1)];
   }
   const size_t most = *std::max_element(counts.begin(), counts.end());
-  const Frame frame(range.low, range.high, 0, static_cast<double>(most));
+  const Frame frame(range.low, range.high, 0, static_cast<double>(most), axes);
   std::string out = open_svg(kHeight, axes.y_label + " by " + axes.x_label) + frame.axes(axes);
   for (size_t i = 0; i < n_bins; ++i) {
     if (counts[i] == 0) continue;

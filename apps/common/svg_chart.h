@@ -24,7 +24,9 @@ struct Series {
 struct Axes {
   std::string x_label;
   std::string y_label;
-  bool markers = true;  // a dot on every point, which names its values
+  bool markers = true;   // a dot on every point, which names its values
+  bool x_whole = false;  // x counts something: no ticks between whole numbers
+  bool y_whole = false;
 };
 
 // All series in one frame, from y = 0 on. Where there are several, a legend stands above.
@@ -58,7 +60,12 @@ struct Limit {
 // Horizontal bars from zero, and a line for the limit.
 std::string bar_chart(const std::vector<Bar>& bars, const std::optional<Limit>& limit);
 
-// Round numbers from at most `low` to at least `high`, about `n` of them.
-std::vector<double> nice_ticks(double low, double high, int n);
+// Round numbers from at most `low` to at least `high`, about `n` of them; `whole`: all of them
+// whole numbers.
+std::vector<double> nice_ticks(double low, double high, int n, bool whole = false);
+
+// A tick with as many decimals as every multiple of the step needs: "2.5" and "5.0", not "2" and
+// "5".
+std::string tick_label(double value, double step);
 
 }  // namespace edgellm

@@ -75,9 +75,10 @@ std::string to_html(const Comparison& comparison) {
     if (!one.points.empty()) series.push_back(one);
   }
   if (!series.empty()) {
-    page.figure("Decode speed of every pair",
-                line_chart(series, {.x_label = "pair", .y_label = "tokens per second"}),
-                "Lines that drift together show a machine that changed, not a program.");
+    page.figure(
+        "Decode speed of every pair",
+        line_chart(series, {.x_label = "pair", .y_label = "tokens per second", .x_whole = true}),
+        "Lines that drift together show a machine that changed, not a program.");
   }
 
   page.heading("By each side's own clock");

@@ -52,6 +52,29 @@ TEST_CASE("ticks are round and enclose the range") {
     CHECK(ticks.size() <= 9);
   }
   CHECK_THROWS(nice_ticks(0, std::numeric_limits<double>::infinity(), 5));
+  for (const double high : {1.0, 2.0, 7.0, 18.0, 97.0, 12345.0}) {
+    for (const int n : {3, 5, 8}) {
+      for (const double tick : nice_ticks(1, high, n, /*whole=*/true)) {
+        INFO(high << " " << n);
+        CHECK(tick == std::round(tick));
+      }
+    }
+  }
+}
+
+TEST_CASE("labels of ticks have the decimals that tell what they are") {
+  CHECK(tick_label(2.5, 2.5) == "2.5");
+  CHECK(tick_label(5, 2.5) == "5.0");
+  CHECK(tick_label(0.25, 0.25) == "0.25");
+  CHECK(tick_label(0.2, 0.1) == "0.2");
+  CHECK(tick_label(0.0001, 0.0001) == "0.0001");
+  CHECK(tick_label(250, 250) == "250");
+  CHECK(tick_label(3e-12, 1e-12) == "0.000000000");
+  // Two pairs are no axis of 1.0, 1.2, 1.4.
+  const std::vector<Series> two = {{"a", {{1, 10}, {2, 9}}}};
+  const std::string chart = line_chart(two, {.x_label = "pair", .y_label = "y", .x_whole = true});
+  CHECK(count_of(chart, ">1.2<") == 0);
+  CHECK(count_of(chart, ">2<") == 2);  // of both axes
 }
 
 TEST_CASE("a line chart has a dot for each point and a legend for several series") {
