@@ -1,4 +1,6 @@
 // edgellm bench: how fast a model runs on this machine, and what that speed is compared with.
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -150,6 +152,11 @@ class Bench {
       total_runs_ += plan.size() * settings_.size() * static_cast<size_t>(repeats());
     }
 
+    for (const Subject& subject : subjects) header_.model_names.push_back(subject.name);
+    for (const std::string& shape : flags_.shapes) header_.model_names.push_back(shape);
+    for (const auto& plan : plans_) {
+      for (const TestSpec& test : plan) header_.test_names.push_back(test.name());
+    }
     output_ = make_bench_output(flags_.format, header_);
     Json runs = Json::array();
     for (size_t i = 0; i < plans_.size(); ++i) {
@@ -237,7 +244,11 @@ class Bench {
   uint64_t total_runs_ = 0;
 };
 
-int bench_command(const BenchFlags& flags) {
+int bench_command(BenchFlags flags) {
+  if (flags.json) flags.format = "json";
+  // --ops has one table, which Markdown reads as well.
+  const bool for_people = is_terminal(STDOUT_FILENO) && !flags.ops;
+  if (flags.format.empty()) flags.format = for_people ? "table" : "md";
   if (flags.models.empty() && flags.shapes.empty()) {
     throw Error(ExitCode::kUsage, "bench needs a MODEL or --shape NAME (one of " +
                                       join(synth_shape_names(), ", ") +
@@ -251,7 +262,12 @@ int bench_command(const BenchFlags& flags) {
     return bench_ops(flags);
   }
   if (!flags.html.empty()) require_writable(flags.html);
-  return Bench(flags).run();
+  try {
+    return Bench(flags).run();
+  } catch (const Interrupted&) {
+    print_note("interrupted; the tests above are whole");
+    throw;
+  }
 }
 
 }  // namespace
@@ -317,9 +333,13 @@ void add_bench(Program& program) {
               "Runs of each test that count, after a warm-up [5; 20 with --ops]")
       .range(1, 10000)
       .value("N");
-  command.option("-o,--output", flags->format, "Form of the result on standard output [md]")
-      .check(one_of({"md", "csv", "json", "jsonl"}))
-      .value("md|csv|json|jsonl");
+  const Option format = command
+                            .option("-o,--output", flags->format,
+                                    "Form of the result on standard output [table on a "
+                                    "terminal, else md]")
+                            .check(one_of({"table", "md", "csv", "json", "jsonl"}))
+                            .value("table|md|csv|json|jsonl");
+  command.flag("--json", flags->json, "The same as -o json").excludes(format);
   command.option("--html", flags->html, "Also write a page with charts to this file")
       .value("OUT.html")
       .excludes(ops);

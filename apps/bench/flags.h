@@ -26,7 +26,8 @@ struct BenchFlags {
   int layers = 0;           // of shapes; 0: their own
   SamplingChoice sampling;  // of decode tests
   int repeats = 0;          // 0: the default of the kind of measurement
-  std::string format = "md";
+  std::string format;       // empty: a table for a terminal, md elsewhere
+  bool json = false;        // as -o json
   std::string html;
   bool ops = false;
   std::vector<int> rows;  // of --ops; empty: the default

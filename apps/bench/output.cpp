@@ -1,5 +1,7 @@
 #include "apps/bench/output.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,20 @@ std::string csv_cell(const Json& value) {
   for (const char c : value.get<std::string>()) quoted += c == '"' ? "\"\"" : std::string(1, c);
   return quoted + "\"";
 }
+
+// What an average and its deviation look like, and a share of the memory's bandwidth.
+std::string rate_cell(const Json& test) {
+  return table_cell(test["avg_ts"], 1, 2) + " ± " + table_cell(test["stddev_ts"], 1, 2);
+}
+
+std::string share_cell(const Json& test) {
+  const Json& share = test["read_bandwidth_share"];
+  if (share.is_null()) return "n/a";
+  return table_cell(share, 0.01, 0) + " %" + (test["step_fits_cache"] == true ? "*" : "");
+}
+
+constexpr const char* kCacheNote =
+    "* what a token reads fits into the cache: GB/s is not the memory's\n";
 
 // llama-bench's columns, then inter-token latencies and bandwidth.
 class Markdown final : public BenchOutput {
@@ -44,28 +60,24 @@ class Markdown final : public BenchOutput {
   void test(const Json& run, const Json& test) override {
     const Json& model = run["model"];
     std::string row = "| " + model["name"].get<std::string>() + " | " +
-                      bench::binary_size(model["bytes"]) + " | " + human_count(model["params"]) +
-                      " | " + run["backend"].get<std::string>() + " | " +
+                      human_bytes(model["bytes"]) + " | " + human_count(model["params"]) + " | " +
+                      run["backend"].get<std::string>() + " | " +
                       std::to_string(run["threads"].get<int>()) + " | ";
     if (header_.show_kv_type) row += run["kv_type"].get<std::string>() + " | ";
     if (header_.show_prefill_chunk) {
       row += std::to_string(run["prefill_chunk"].get<int>()) + " | ";
     }
-    const Json& share = test["read_bandwidth_share"];
-    const bool in_cache = test["step_fits_cache"] == true;
-    row += test["test"].get<std::string>() + " | " + table_cell(test["avg_ts"], 1, 2) + " ± " +
-           table_cell(test["stddev_ts"], 1, 2) + " | " + table_cell(test["itl"]["p50_ns"], 1e6, 3) +
-           " | " + table_cell(test["itl"]["p99_ns"], 1e6, 3) + " | " +
-           table_cell(test["achieved_gb_s"], 1, 1) + " | " +
-           (share.is_null() ? "n/a" : table_cell(share, 0.01, 0) + " %" + (in_cache ? "*" : "")) +
-           " |\n";
-    cached_ = cached_ || in_cache;
+    row += test["test"].get<std::string>() + " | " + rate_cell(test) + " | " +
+           table_cell(test["itl"]["p50_ns"], 1e6, 3) + " | " +
+           table_cell(test["itl"]["p99_ns"], 1e6, 3) + " | " +
+           table_cell(test["achieved_gb_s"], 1, 1) + " | " + share_cell(test) + " |\n";
+    cached_ = cached_ || test["step_fits_cache"] == true;
     write_stdout(row);
   }
 
   void end(const Json& report) override {
     std::string text = "\n";
-    if (cached_) text += "* what a token reads fits into the cache: GB/s is not the memory's\n";
+    if (cached_) text += kCacheNote;
     for (const Json& run : report["runs"]) {
       text += run["model"]["name"].get<std::string>() + " on " + run["device"].get<std::string>() +
               ": memory read at " + table_cell(run["read_bandwidth"]["gb_s"], 1, 1) +
@@ -76,6 +88,100 @@ class Markdown final : public BenchOutput {
 
  private:
   BenchHeader header_;
+  bool cached_ = false;
+};
+
+// For a terminal: columns that stand below each other, in 80 columns where names are short. Size,
+// parameters and device are said once, below.
+class Table final : public BenchOutput {
+ public:
+  explicit Table(const BenchHeader& header) {
+    size_t model_width = 5;
+    for (const std::string& name : header.model_names) {
+      model_width = std::max(model_width, name.size());
+    }
+    size_t test_width = 4;
+    for (const std::string& name : header.test_names) {
+      test_width = std::max(test_width, name.size());
+    }
+    if (header.model_names.size() > 1) add_column("model", model_width, true);
+    add_column("on", 7, true);
+    if (header.show_kv_type) add_column("KV", 3, true);
+    if (header.show_prefill_chunk) add_column("chunk", 5, false);
+    add_column("test", test_width, true);
+    add_column("tok/s", 17, false);
+    add_column("p50 ms", 7, false);
+    add_column("p99 ms", 7, false);
+    add_column("GB/s", 6, false);
+    add_column("of memory", 9, false);
+    std::vector<std::string> titles;
+    for (const Column& column : columns_) titles.push_back(column.title);
+    write_stdout(line(titles));
+  }
+
+  void test(const Json& run, const Json& test) override {
+    std::vector<std::string> cells;
+    for (const Column& column : columns_) cells.push_back(cell(column.title, run, test));
+    cached_ = cached_ || test["step_fits_cache"] == true;
+    write_stdout(line(cells));
+  }
+
+  void end(const Json& report) override {
+    std::string text = "\n";
+    if (cached_) text += kCacheNote;
+    for (const Json& run : report["runs"]) {
+      const Json& model = run["model"];
+      text += model["name"].get<std::string>() + ", " + human_bytes(model["bytes"]) + ", " +
+              human_count(model["params"]) + " parameters, on " + run["device"].get<std::string>() +
+              ": memory read at " + table_cell(run["read_bandwidth"]["gb_s"], 1, 1) +
+              " GB/s, loaded in " + table_cell(run["load_ns"], 1e9, 2) + " s\n";
+    }
+    write_stdout(text + build_line(report["build"]));
+  }
+
+ private:
+  struct Column {
+    std::string title;
+    size_t width;
+    bool to_left;
+  };
+
+  void add_column(const char* title, size_t width, bool to_left) {
+    columns_.push_back({title, width, to_left});
+  }
+
+  static std::string cell(const std::string& title, const Json& run, const Json& test) {
+    if (title == "model") return run["model"]["name"];
+    if (title == "on") {
+      const std::string backend = run["backend"];
+      return backend == "CPU" ? "CPU x" + run["threads"].dump() : backend;
+    }
+    if (title == "KV") return run["kv_type"];
+    if (title == "chunk") return run["prefill_chunk"].dump();
+    if (title == "test") return test["test"];
+    if (title == "tok/s") return rate_cell(test);
+    if (title == "p50 ms") return table_cell(test["itl"]["p50_ns"], 1e6, 3);
+    if (title == "p99 ms") return table_cell(test["itl"]["p99_ns"], 1e6, 3);
+    if (title == "GB/s") return table_cell(test["achieved_gb_s"], 1, 1);
+    return share_cell(test);
+  }
+
+  std::string line(const std::vector<std::string>& cells) const {
+    std::string text;
+    for (size_t i = 0; i < cells.size(); ++i) {
+      const Column& column = columns_[i];
+      // A character counts once, however many bytes it has.
+      const auto width =
+          static_cast<size_t>(std::count_if(cells[i].begin(), cells[i].end(), [](char c) {
+            return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+          }));
+      const std::string spaces(column.width - std::min(column.width, width), ' ');
+      text += (i > 0 ? "  " : "") + (column.to_left ? cells[i] + spaces : spaces + cells[i]);
+    }
+    return text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
+  }
+
+  std::vector<Column> columns_;
   bool cached_ = false;
 };
 
@@ -121,6 +227,7 @@ class JsonLines final : public BenchOutput {
 }  // namespace
 
 std::unique_ptr<BenchOutput> make_bench_output(const std::string& format, BenchHeader header) {
+  if (format == "table") return std::make_unique<Table>(header);
   if (format == "md") return std::make_unique<Markdown>(std::move(header));
   if (format == "csv") return std::make_unique<Csv>(std::move(header));
   if (format == "jsonl") return std::make_unique<JsonLines>(std::move(header));
@@ -135,7 +242,11 @@ std::string csv_lines(const Json& header, const Json& run, const Json& measured,
                    {"cpu", header["machine"]["cpu"]}};
   identity.update(run);
   std::vector<std::pair<std::string, Json>> fields = bench::flat_fields(identity);
-  for (auto& field : bench::flat_fields(measured)) fields.push_back(std::move(field));
+  std::set<std::string> names_of_run;
+  for (const auto& [name, value] : fields) names_of_run.insert(name);
+  for (auto& [name, value] : bench::flat_fields(measured)) {
+    fields.emplace_back(names_of_run.contains(name) ? "test_" + name : name, std::move(value));
+  }
   std::string names;
   std::string values;
   for (const auto& [name, value] : fields) {

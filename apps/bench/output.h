@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 namespace edgellm {
 
@@ -13,6 +14,9 @@ struct BenchHeader {
   // Columns of the table, for options that are not at their default in all tests.
   bool show_kv_type = false;
   bool show_prefill_chunk = false;
+  // All names of models and of tests that will come, for the widths of their columns.
+  std::vector<std::string> model_names;
+  std::vector<std::string> test_names;
 };
 
 class BenchOutput {
@@ -24,8 +28,8 @@ class BenchOutput {
   virtual void end(const nlohmann::ordered_json& report) = 0;
 };
 
-// `format`: md, csv, json or jsonl. Prints to standard output. All forms but json print each test
-// as it ends.
+// `format`: table, md, csv, json or jsonl. Prints to standard output. All forms but json print each
+// test as it ends.
 std::unique_ptr<BenchOutput> make_bench_output(const std::string& format, BenchHeader header);
 
 // A line of CSV for a test or an op, on request below a line of names: build, date, CPU and run,

@@ -284,9 +284,4 @@ std::string table_cell(const Json& value, double unit, int decimals) {
   return value.is_null() ? "n/a" : fixed(value.get<double>() / unit, decimals);
 }
 
-std::string binary_size(uint64_t bytes) {
-  const auto mib = static_cast<double>(bytes) / (1 << 20);
-  return mib >= 1024 ? fixed(mib / 1024, 2) + " GiB" : fixed(mib, 2) + " MiB";
-}
-
 }  // namespace edgellm::bench

@@ -48,7 +48,4 @@ std::vector<std::pair<std::string, nlohmann::ordered_json>> flat_fields(
 // A number over `unit` for a table, "n/a" for null.
 std::string table_cell(const nlohmann::ordered_json& value, double unit, int decimals);
 
-// "1.10 GiB", as llama-bench writes sizes.
-std::string binary_size(uint64_t bytes);
-
 }  // namespace edgellm::bench

@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <catch2/catch.hpp>
+#include <set>
 #include <sstream>
 
 #include "tests/apps/program.h"
@@ -101,6 +102,46 @@ TEST_CASE("bench as JSON, JSON lines and CSV says the same of each test") {
   for (const std::string& line : lines) CHECK(columns_of(line) == columns_of(lines[0]));
 }
 
+TEST_CASE("bench: names of CSV columns are unique") {
+  const TempDir folder;
+  const Result csv = run(bench({tiny_model(folder), "-o", "csv"}));
+  std::istringstream names(lines_of(csv.out).at(0));
+  std::set<std::string> seen;
+  for (std::string name; std::getline(names, name, ',');) {
+    INFO(name);
+    CHECK(seen.insert(name).second);
+  }
+  CHECK(seen.contains("read_bandwidth_gb_s"));
+  CHECK(seen.contains("test_read_bandwidth_gb_s"));
+}
+
+// Where each word of a line ends, of columns that stand to the right.
+TEST_CASE("bench: the table for terminals has its columns below each other") {
+  const Result result = run(bench({demo_model(), "-d", "0,1024", "-o", "table"}));
+  REQUIRE(result.exit_code == 0);
+  const std::vector<std::string> lines = lines_of(result.out);
+  REQUIRE(lines.size() > 4);
+  const auto columns = [](std::string line) {  // of the terminal
+    std::erase_if(line, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; });
+    return line.size();
+  };
+  for (size_t i = 0; i < 4; ++i) {
+    INFO(lines[i]);
+    CHECK(columns(lines[i]) <= 80);
+    CHECK(lines[i].find('|') == std::string::npos);
+    if (!lines[i].ends_with('*')) CHECK(columns(lines[i]) == columns(lines[0]));
+  }
+  CHECK(lines[0].starts_with("on       test"));
+  CHECK(lines[1].starts_with("CPU x1   pp20"));
+  CHECK(lines[3].starts_with("CPU x1   tg6 @ d1024"));
+  CHECK(result.out.find("\nstoryteller, 7.5 MB, 17.3 M parameters, on cpu (") != std::string::npos);
+  // Sizes have one unit everywhere.
+  CHECK(run(bench({demo_model()})).out.find("| storyteller | 7.5 MB | 17.3 M |") !=
+        std::string::npos);
+  const auto json = json_of(run(bench({demo_model(), "--json"})));
+  CHECK(json["schema"] == "edgellm.bench/1");
+}
+
 TEST_CASE("bench measures models and shapes, and leaves nothing behind") {
   const TempDir folder;
   const std::string model = tiny_model(folder);
@@ -171,7 +212,7 @@ TEST_CASE("bench refuses what it cannot measure, in one line") {
   refused({"bench", model, "-n", "-1"}, "'-1' is not a whole number");
   refused({"bench", model, "-b", "0"}, "from 1 to 1024");
   refused({"bench", model, "-r", "0"}, "--repetitions");
-  refused({"bench", model, "-o", "xml"}, "'xml' is not one of md, csv, json, jsonl");
+  refused({"bench", model, "-o", "xml"}, "'xml' is not one of table, md, csv, json, jsonl");
   refused({"bench", model, "--device", "cpu,gpu"}, "did you mean cuda?");
   refused({"bench", model, "--kv-type", "f8"}, "'f8' is not one of i16, i8, f32");
   refused({"bench", model, "--kv-type", "i16,f16"}, "use --kv-type i16");
@@ -244,6 +285,7 @@ TEST_CASE("Ctrl-C ends bench with 130 and leaves neither a page nor a model") {
   program.send_signal(SIGINT);
   const Result result = program.wait();
   CHECK(result.exit_code == 130);
+  CHECK(result.err.find("interrupted; the tests above are whole") != std::string::npos);
   CHECK(names_in(folder).empty());
   CHECK(names_in(scratch).empty());
 }
