@@ -89,6 +89,10 @@ std::string shown(const Measured<std::string>& value) {
 
 std::string milliseconds(double ns) { return fixed(ns / 1e6, ns < 1e7 ? 3 : 1) + " ms"; }
 
+std::string counted(int64_t n, const std::string& noun) {
+  return std::to_string(n) + " " + noun + (n == 1 ? "" : "s");
+}
+
 // Rows as a Markdown table whose columns stand below each other; all but the first to the right.
 std::string table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
@@ -356,9 +360,9 @@ std::string to_text(const Comparison& comparison) {
   side("B: " + comparison.theirs.software, theirs);
   text += std::string("same weights: ") + (comparison.same_weights.same ? "yes" : "no") + " (" +
           printable_path(comparison.same_weights.reason) + ")\n\n";
-  text += std::to_string(comparison.pairs.size()) + " pairs in the order A B B A after " +
-          std::to_string(comparison.warmups) + " warm-up(s); the prompt is " +
-          comparison.prompt_source + " after a nonce, the answer " +
+  text += counted(static_cast<int64_t>(comparison.pairs.size()), "pair") +
+          " in the order A B B A after " + counted(comparison.warmups, "warm-up") +
+          "; the prompt is " + comparison.prompt_source + " after a nonce, the answer " +
           std::to_string(comparison.max_tokens) + " tokens at most, temperature 0.\n\n";
 
   std::vector<std::vector<std::string>> rows = own_figures(comparison);

@@ -269,7 +269,7 @@ TEST_CASE("compare: wrong command lines exit with 2 and ask no server") {
                 "--url and --ollama exclude each other");
   check_refused(run({"compare", model, "--ollama", "a", "--model", "b"}), 2, "--url");
   check_refused(run({"compare", model, "--ollama", ""}), 2, "--ollama");
-  check_refused(run({"compare", model, "--url", "localhost:1"}), 2, "http://");
+  check_refused(run({"compare", model, "--url", "ftp://localhost:1"}), 2, "http://");
   for (const auto& [option, value] :
        std::vector<std::pair<std::string, std::string>>{{"-n", "0"},
                                                         {"-n", "x"},

@@ -38,6 +38,8 @@ TEST_CASE("addresses in the form of --url") {
   CHECK(text("http://localhost:8080/v1/") == "http://localhost:8080");
   CHECK(text("https://gateway/llm/v1") == "https://gateway:443/llm");
   CHECK(text("http://[::1]") == "http://[::1]:80");
+  CHECK(text("127.0.0.1:8080") == "http://127.0.0.1:8080");
+  CHECK(text("localhost:8080/v1") == "http://localhost:8080");
 }
 
 TEST_CASE("addresses that are none are refused with what is wrong") {
@@ -51,9 +53,9 @@ TEST_CASE("addresses that are none are refused with what is wrong") {
       CHECK_THAT(error.what(), Catch::Contains(part));
     }
   };
-  for (const char* value : {"localhost:8080", "", "HTTP:/x", "ftp://x"}) {
-    refused(parse_url, value, "neither http:// nor https://");
-  }
+  refused(parse_url, "ftp://x", "a scheme that is neither http nor https");
+  refused(parse_url, "HTTP:/x", "the port");
+  refused(parse_url, "", "no host");
   refused(parse_url, "http://", "no host");
   refused(parse_url, "http://:80", "no host");
   refused(parse_url, "http://x:", "the port");

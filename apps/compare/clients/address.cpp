@@ -97,12 +97,16 @@ bool Address::is_loopback() const {
 
 Address parse_url(const std::string& url) {
   const std::string expected = "http://HOST:PORT, as in http://127.0.0.1:8080";
-  const bool tls = url.starts_with("https://");
-  if (!tls && !url.starts_with("http://")) {
-    refuse("--url", url, "neither http:// nor https:// stands before it", expected);
+  const size_t end_of_scheme = url.find("://");
+  const std::string scheme =
+      end_of_scheme == std::string::npos ? "http" : url.substr(0, end_of_scheme);
+  const bool tls = scheme == "https";
+  if (!tls && scheme != "http") {
+    refuse("--url", url, "a scheme that is neither http nor https", expected);
   }
-  Address address = parse_authority(std::string_view(url).substr(tls ? 8 : 7), tls, "",
-                                    tls ? 443 : 80, "--url", url, expected);
+  const size_t begin = end_of_scheme == std::string::npos ? 0 : end_of_scheme + 3;
+  Address address = parse_authority(std::string_view(url).substr(begin), tls, "", tls ? 443 : 80,
+                                    "--url", url, expected);
   if (address.path.ends_with("/v1")) address.path.resize(address.path.size() - 3);
   return address;
 }
