@@ -22,7 +22,10 @@ const std::string& checked(const std::string& path) {
 
 OutputFile::OutputFile(const std::string& path, Temporary temporary, Blame blame)
     : path_(path), blame_(std::move(blame)) {
-  if (is_device_or_pipe(path)) {
+  if (path == kStandardOutput) {
+    fd_ = FileDescriptor(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0));
+    if (fd_.get() < 0) fail(blame_.cannot_write, errno);
+  } else if (is_device_or_pipe(path)) {
     fd_ = FileDescriptor(open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (fd_.get() < 0) fail(blame_.cannot_write, errno);
   } else {
@@ -95,6 +98,7 @@ void write_file(const std::string& path, std::string_view bytes) {
 }
 
 void require_writable(const std::string& path) {
+  if (path == kStandardOutput) return;
   const auto fail = [&](const std::string& why) {
     throw Error(ExitCode::kRuntime, "cannot write " + path + ": " + why);
   };

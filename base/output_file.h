@@ -11,11 +11,15 @@
 
 namespace edgellm {
 
+// The name of a target that is standard output.
+inline constexpr std::string_view kStandardOutput = "-";
+
 // A file that gets its name when it is whole. It is written under a temporary name beside its
 // target. commit() syncs it to the disk and renames it. Without commit() nothing is left behind,
 // and an older file of that name stays as it was.
 //
-// A device or a pipe is written directly: renaming over /dev/null would replace it for everybody.
+// Standard output, a device or a pipe is written directly, from front to back: renaming over
+// /dev/null would replace it for everybody.
 class OutputFile {
  public:
   enum class Temporary : uint8_t {

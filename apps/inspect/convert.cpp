@@ -12,8 +12,8 @@
 #include "apps/flags/flags.h"
 #include "apps/inspect/commands.h"
 #include "apps/inspect/golden.h"
+#include "apps/inspect/model_output.h"
 #include "base/error.h"
-#include "base/output_file.h"
 #include "tokenizer/tokenizer.h"
 
 namespace edgellm {
@@ -113,7 +113,7 @@ std::string dry_run_text(const std::string& output, const ConvertedModel& model)
 int convert(const ConvertFlags& flags) {
   const Stopwatch total;
   const bool from_folder = is_folder(flags);
-  require_writable(flags.output);
+  const ModelOutput output(flags.output);
   ConvertedModel model;
   {
     ProgressLine progress;
@@ -125,19 +125,20 @@ int convert(const ConvertFlags& flags) {
     };
     options.make_golden = make_golden;
     options.progress = progress.callback();
-    model = from_folder ? convert_hf(flags.source, flags.output, options)
-                        : convert_older(flags.source, flags.output, flags.older, options);
+    model = from_folder ? convert_hf(flags.source, output.path(), options)
+                        : convert_older(flags.source, output.path(), flags.older, options);
   }
   if (!from_folder) note_assumptions(flags, model);
   if (flags.dry_run) {
-    write_stdout(dry_run_text(flags.output, model));
+    write_stdout(dry_run_text(output.is_stdout() ? output.name() : flags.output, model));
     return 0;
   }
-  print_note("wrote " + flags.output + ": " + human_count(model.parameter_count) + " parameters, " +
-             human_bytes(model.file_bytes) + ", " +
+  output.finish();
+  print_note("wrote " + output.name() + ": " + human_count(model.parameter_count) +
+             " parameters, " + human_bytes(model.file_bytes) + ", " +
              fixed(static_cast<double>(total.elapsed_ns()) / 1e9, 1) + " s");
   if (!model.tokenizer.present) {
-    print_warning(flags.source + " has no tokenizer.json, so " + flags.output +
+    print_warning(flags.source + " has no tokenizer.json, so " + output.name() +
                   " takes ids only (--ids-file)" +
                   (from_folder ? "" : "; add --tokenizer tokenizer.json for text"));
   }
@@ -159,7 +160,9 @@ void add_convert(Program& program) {
           "Folder with config.json, *.safetensors, tokenizer.json; or a file that begins with TM2 "
           "or TMAC")
       .required();
-  command.option("-o,--output", flags->output, "The file to write; an older one is replaced")
+  command
+      .option("-o,--output", flags->output,
+              "The file to write; an older one is replaced; - is standard output")
       .required()
       .check(model_output_problem)
       .value("OUT.tmac2");

@@ -5,7 +5,6 @@
 #include "apps/common/text_format.h"
 #include "apps/flags/flags.h"
 #include "apps/inspect/commands.h"
-#include "base/output_file.h"
 #include "base/text.h"
 #include "model/convert.h"
 
@@ -18,14 +17,15 @@ struct SynthFlags {
 };
 
 int synth(SynthFlags& flags) {
-  require_writable(flags.output);
+  const ModelOutput output(flags.output);
   {
     ProgressLine progress;
     flags.options.progress = progress.callback();
-    write_synth(flags.options, flags.output);
+    write_synth(flags.options, output.path());
   }
-  const ModelFile model = ModelFile::open(flags.output);
-  print_note("wrote " + flags.output + ": " + human_count(model.parameter_count()) +
+  const ModelFile model = ModelFile::open(output.path());
+  output.finish();
+  print_note("wrote " + output.name() + ": " + human_count(model.parameter_count()) +
              " random parameters, " + human_bytes(model.file_bytes()));
   return 0;
 }
@@ -45,7 +45,9 @@ void add_synth(Program& program) {
       .required()
       .check(shape_problem)
       .value(shape_value());
-  command.option("-o,--output", flags->output, "The file to write; an older one is replaced")
+  command
+      .option("-o,--output", flags->output,
+              "The file to write; an older one is replaced; - is standard output")
       .required()
       .check(model_output_problem)
       .value("OUT.tmac2");

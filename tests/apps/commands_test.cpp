@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "model/model_file.h"
 #include "tests/apps/program.h"
+#include "tests/support/environment.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/gpu.h"
 #include "tests/support/npy.h"
@@ -473,6 +474,33 @@ TEST_CASE("perplexity refuses what it cannot measure") {
       "--stride changes nothing with --method windows");
   check_refused(run({"perplexity", demo_model(), "-f", empty, "--method", "strides"}), 2,
                 "unknown method strides; use windows, stride or llama.cpp; did you mean stride?");
+}
+
+TEST_CASE("-o - is standard output, of every command that writes a file") {
+  const TempDir folder;
+  const TempDir scratch;
+  const WithVariable place("TMPDIR", scratch.path().string());
+  const std::string ids = write_file(folder, "ids.json", "[1, 2, 3]");
+  const std::string file = folder / "file";
+  const auto same = [&](std::vector<std::string> args, const std::string& option) {
+    INFO(Catch::StringMaker<std::vector<std::string>>::convert(args));
+    std::vector<std::string> to_file = args;
+    to_file.insert(to_file.end(), {option, file});
+    args.insert(args.end(), {option, "-"});
+    run_well(to_file);
+    const Result result = run_well(args);
+    CHECK(result.out.starts_with(read_file(file)));
+    CHECK(names_in(scratch).empty());
+    return result;
+  };
+  const std::string model = tiny_model(folder);
+  same({"logits", model, "--ids-file", ids}, "-o");
+  same({"logits", model, "--ids-file", ids}, "--hidden");
+  same({"perplexity", model, "--ids-file", ids}, "--logprobs");
+  const Result synth = same({"synth", (folder / "config.json"), "--layers", "1"}, "-o");
+  CHECK(synth.err.find("wrote standard output: ") != std::string::npos);
+  same({"convert", copy_model(folder)}, "-o");
+  CHECK(!std::filesystem::exists("-"));
 }
 
 TEST_CASE("devices lists the CPU, and GPUs or the reason for none") {
