@@ -99,6 +99,7 @@ int Scheduler::positions_for(const SequenceRequest& request) const {
   GenerateRequest view;
   view.prompt_ids = request.prompt_ids;
   view.sampling = request.sampling;
+  view.top_logprobs = request.top_logprobs;
   check_request(backend_, view);
   // The last id is not fed, and no position lies behind the context.
   int n_positions = backend_.info().context - 1;
@@ -184,7 +185,7 @@ bool Scheduler::run_decode_passes(const std::vector<Sequence*>& among) {
   if (options_.run_ns <= 0) return false;
   int n_steps = std::numeric_limits<int>::max();
   for (const Sequence* sequence : among) {
-    if (!sequence->decodes()) return false;
+    if (!sequence->decodes() || sequence->request.on_logprobs) return false;
     n_steps = std::min(n_steps, steps_to_end(*sequence));
   }
   if (n_steps < 2) return false;
@@ -293,9 +294,33 @@ void Scheduler::forward() {
   Outputs outputs;
   outputs.rows = output_rows_;
   outputs.ids = chosen_;
+  gather_logprobs(outputs);
   const int64_t start = now_ns();
   backend_.forward({ids_, sequences_, positions_}, outputs);
   counters_.pass_ns += now_ns() - start;
+}
+
+// Room for the log-probabilities of all output rows, where one of them is to have any.
+void Scheduler::gather_logprobs(Outputs& outputs) {
+  bool any = false;
+  int most = 0;
+  for (const Sequence* sequence : output_sequences_) {
+    if (!sequence->request.on_logprobs) continue;
+    any = true;
+    most = std::max(most, sequence->request.top_logprobs);
+  }
+  sums_.resize(any ? output_rows_.size() : 0);
+  top_.resize(sums_.size() * static_cast<size_t>(most));
+  outputs.logprobs = sums_;
+  outputs.top = top_;
+}
+
+void Scheduler::report_logprobs(const Sequence& sequence, size_t row, int32_t id) const {
+  const size_t n_top = top_.size() / sums_.size();
+  // The op gives as many as the neediest request wants, in no order.
+  TokenLogprobs logprobs = token_logprobs(sums_[row], std::span(top_).subspan(row * n_top, n_top));
+  logprobs.top.resize(static_cast<size_t>(sequence.request.top_logprobs));
+  sequence.request.on_logprobs(id, logprobs);
 }
 
 // ---- The results of a pass ------------------------------------------------------------------
@@ -316,6 +341,8 @@ void Scheduler::accept_results() {
     sequence.position += part.rows;
   }
   for (size_t i = 0; i < output_sequences_.size(); ++i) {
+    const Sequence& sequence = *output_sequences_[i];
+    if (sequence.request.on_logprobs && chosen_[i] >= 0) report_logprobs(sequence, i, chosen_[i]);
     accept_choice(*output_sequences_[i], chosen_[i]);
   }
 }

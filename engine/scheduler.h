@@ -58,6 +58,10 @@ struct SequenceRequest {
   std::vector<int32_t> stop_ids;
   bool ignore_stop_ids = false;
   SamplingOptions sampling;
+  int top_logprobs = 0;  // of the most probable ids beside each id
+  // Before on_token(id); may be empty. Such a request makes every pass one of its own: no run of
+  // passes for all decoding sequences.
+  std::function<void(int32_t id, const TokenLogprobs&)> on_logprobs;
   std::function<bool(int32_t id)> on_token;      // false ends with kStopString; may be empty
   std::function<void(SequenceResult&&)> on_end;  // once for every request; may be empty
 };
@@ -130,6 +134,8 @@ class Scheduler {
   void gather(const std::vector<Sequence*>& among);
   void add_rows(Sequence& sequence, std::span<const int32_t> ids);
   void forward();
+  void gather_logprobs(Outputs& outputs);
+  void report_logprobs(const Sequence& sequence, size_t row, int32_t id) const;
   void accept_results();
   void accept_choice(Sequence& sequence, int32_t id);
   void accept_id(Sequence& sequence, int32_t id);
@@ -150,6 +156,8 @@ class Scheduler {
   std::vector<int32_t> output_rows_;                  // [output rows]
   std::vector<Sequence*> output_sequences_;           // [output rows]
   std::vector<int32_t> chosen_;                       // [output rows]
+  std::vector<LogprobSums> sums_;                     // [output rows], or empty: none is wanted
+  std::vector<LogprobLogit> top_;                     // [output rows, most wanted]
 };
 
 }  // namespace edgellm

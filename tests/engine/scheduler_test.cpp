@@ -228,6 +228,67 @@ TEST_CASE("requests get the ids of generate(), beside any others and with any me
   }
 }
 
+struct SeenLogprobs {
+  std::vector<int32_t> ids;
+  std::vector<TokenLogprobs> of_ids;
+};
+
+void check_same(const SeenLogprobs& seen, const SeenLogprobs& expected) {
+  CHECK(seen.ids == expected.ids);
+  REQUIRE(seen.of_ids.size() == expected.of_ids.size());
+  for (size_t k = 0; k < seen.of_ids.size(); ++k) {
+    const TokenLogprobs& a = seen.of_ids[k];
+    const TokenLogprobs& b = expected.of_ids[k];
+    CHECK(a.logprob == b.logprob);
+    REQUIRE(a.top.size() == b.top.size());
+    for (size_t t = 0; t < a.top.size(); ++t) {
+      CHECK(a.top[t].id == b.top[t].id);
+      CHECK(a.top[t].logprob == b.top[t].logprob);
+    }
+  }
+}
+
+TEST_CASE("log-probabilities are those of generate(), beside requests that want others or none") {
+  Fixture f;
+  std::vector<SequenceRequest> requests = mixed_requests(f, 24, 11);
+  std::vector<SeenLogprobs> seen(requests.size());
+  std::vector<SeenLogprobs> expected(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SequenceRequest& request = requests[i];
+    request.on_token = {};
+    if (i % 3 == 0) continue;
+    request.top_logprobs = i % 3 == 1 ? 0 : 1 + static_cast<int>(i % 5);
+    request.on_logprobs = [&to = seen[i]](int32_t id, const TokenLogprobs& logprobs) {
+      to.ids.push_back(id);
+      to.of_ids.push_back(logprobs);
+    };
+    GenerateRequest one;
+    one.prompt_ids = request.prompt_ids;
+    one.max_tokens = request.max_tokens;
+    one.stop_ids = request.stop_ids;
+    one.ignore_stop_ids = request.ignore_stop_ids;
+    one.sampling = request.sampling;
+    one.top_logprobs = request.top_logprobs;
+    one.on_logprobs = [&](const TokenLogprobs& logprobs) {
+      expected[i].of_ids.push_back(logprobs);
+    };
+    try {
+      expected[i].ids = generate(*f.alone, one).token_ids;
+    } catch (const Error&) {  // a prompt that fills the context
+    }
+  }
+  const auto backend = f.backend(6, 20);
+  Scheduler scheduler(*backend, {});
+  check_equal(run_all(scheduler, requests), expected_of(f, requests));
+  size_t n_ids = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    INFO("request " << i);
+    check_same(seen[i], expected[i]);
+    n_ids += seen[i].ids.size();
+  }
+  CHECK(n_ids > 100);
+}
+
 TEST_CASE("a beginning that many prompts share is computed once, arriving together or later") {
   Fixture f;
   const int vocab = f.model.config().vocab;
