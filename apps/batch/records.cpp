@@ -1,5 +1,6 @@
 #include "apps/batch/records.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "apps/common/exit_codes.h"
@@ -37,18 +38,88 @@ const char* openai_finish_reason(FinishReason reason) {
   return "stop";
 }
 
-OrderedJson choice_json(const BatchAnswer& answer) {
-  const OrderedJson text = answer.text ? OrderedJson(*answer.text) : OrderedJson(nullptr);
-  OrderedJson choice = {{"index", 0}};
+// The text of a token, and its bytes: a token may be a part of a character.
+OrderedJson token_json(int32_t id, double logprob, const Tokenizer* tokenizer) {
+  OrderedJson json = {{"token", nullptr}, {"logprob", logprob}, {"bytes", nullptr}};
+  if (tokenizer == nullptr) return json;
+  const std::string_view bytes = tokenizer->token_bytes(id);
+  json["token"] = std::string(bytes);
+  json["bytes"] = OrderedJson::array();
+  for (const char byte : bytes) json["bytes"].push_back(static_cast<unsigned char>(byte));
+  return json;
+}
+
+OrderedJson chat_logprobs(const BatchChoice& choice, const Tokenizer* tokenizer) {
+  OrderedJson content = OrderedJson::array();
+  for (const auto& [id, logprobs] : choice.logprobs) {
+    OrderedJson token = token_json(id, logprobs.logprob, tokenizer);
+    token["top_logprobs"] = OrderedJson::array();
+    for (const TokenLogprob& top : logprobs.top) {
+      token["top_logprobs"].push_back(token_json(top.id, top.logprob, tokenizer));
+    }
+    content.push_back(std::move(token));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+// OpenAI's older form: lists side by side. `text_offset` counts characters.
+OrderedJson completion_logprobs(const BatchChoice& choice, const Tokenizer* tokenizer) {
+  OrderedJson tokens = OrderedJson::array();
+  OrderedJson of_tokens = OrderedJson::array();
+  OrderedJson tops = OrderedJson::array();
+  OrderedJson offsets = OrderedJson::array();
+  int64_t offset = 0;
+  const auto name = [&](int32_t id) {
+    return tokenizer == nullptr ? "token_id:" + std::to_string(id)
+                                : std::string(tokenizer->token_bytes(id));
+  };
+  for (const auto& [id, logprobs] : choice.logprobs) {
+    const std::string text = name(id);
+    tokens.push_back(text);
+    of_tokens.push_back(logprobs.logprob);
+    OrderedJson top = OrderedJson::object();
+    for (const TokenLogprob& one : logprobs.top) top[name(one.id)] = one.logprob;
+    tops.push_back(std::move(top));
+    offsets.push_back(offset);
+    offset += std::count_if(text.begin(), text.end(), [](char byte) {
+      return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+    });
+  }
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(of_tokens)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
+}
+
+OrderedJson choice_json(const BatchAnswer& answer, size_t index, const Tokenizer* tokenizer) {
+  const BatchChoice& given = answer.choices[index];
+  const OrderedJson text = given.text ? OrderedJson(*given.text) : OrderedJson(nullptr);
+  OrderedJson choice = {{"index", index}};
   if (answer.is_chat) {
     choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
   } else {
     choice["text"] = text;
   }
   choice["logprobs"] = nullptr;
-  choice["finish_reason"] = openai_finish_reason(answer.result.finish_reason);
-  if (answer.with_token_ids) choice["token_ids"] = answer.result.token_ids;
+  if (answer.with_logprobs) {
+    choice["logprobs"] =
+        answer.is_chat ? chat_logprobs(given, tokenizer) : completion_logprobs(given, tokenizer);
+  }
+  choice["finish_reason"] = openai_finish_reason(given.result.finish_reason);
+  if (answer.with_token_ids) choice["token_ids"] = given.result.token_ids;
   return choice;
+}
+
+// What OpenAI's form has no place for.
+OrderedJson own_json(const BatchChoice& choice) {
+  const SequenceResult& result = choice.result;
+  OrderedJson own = {{"finish_reason", to_string(result.finish_reason)}};
+  if (choice.seed) own["seed"] = *choice.seed;
+  own["timings"] = {{"queued_ns", result.queued_ns},
+                    {"prompt_eval_ns", result.prefill_ns},
+                    {"ttft_ns", result.ttft_ns},
+                    {"total_ns", result.total_ns}};
+  return own;
 }
 
 // The name under which `edgellm run NAME` knows the model.
@@ -75,30 +146,31 @@ BatchError batch_error(ExitCode code, const std::string& message) {
   return {.code = exit_code_name(code), .message = message, .is_ours = !is_theirs};
 }
 
-std::string answer_record(const RecordHead& head, const BatchAnswer& answer,
-                          const ModelFile& model) {
-  const SequenceResult& result = answer.result;
+std::string answer_record(const RecordHead& head, const BatchAnswer& answer, const ModelFile& model,
+                          const Tokenizer* tokenizer) {
+  OrderedJson choices = OrderedJson::array();
+  OrderedJson own = OrderedJson::array();
+  size_t n_answer = 0;
+  for (size_t i = 0; i < answer.choices.size(); ++i) {
+    choices.push_back(choice_json(answer, i, tokenizer));
+    own.push_back(own_json(answer.choices[i]));
+    n_answer += answer.choices[i].result.token_ids.size();
+  }
   const size_t n_prompt = answer.prompt_ids.size();
-  const size_t n_answer = result.token_ids.size();
+  const int n_cached = answer.choices.front().result.n_shared_prompt_ids;
   OrderedJson body = {
       {"id", (answer.is_chat ? "chatcmpl-" : "cmpl-") + hex128(head.digest)},
       {"object", answer.is_chat ? "chat.completion" : "text_completion"},
       {"created", unix_seconds()},
       {"model", model_name(model)},
       {"system_fingerprint", "edgellm-" + build_info().version + "-" + hex64(model.id())},
-      {"choices", OrderedJson::array({choice_json(answer)})},
+      {"choices", std::move(choices)},
       {"usage",
        {{"prompt_tokens", n_prompt},
         {"completion_tokens", n_answer},
         {"total_tokens", n_prompt + n_answer},
-        {"prompt_tokens_details", {{"cached_tokens", result.n_shared_prompt_ids}}}}}};
-  OrderedJson& own = body["edgellm"];
-  own["finish_reason"] = to_string(result.finish_reason);
-  if (answer.seed) own["seed"] = *answer.seed;
-  own["timings"] = {{"queued_ns", result.queued_ns},
-                    {"prompt_eval_ns", result.prefill_ns},
-                    {"ttft_ns", result.ttft_ns},
-                    {"total_ns", result.total_ns}};
+        {"prompt_tokens_details", {{"cached_tokens", n_cached}}}}}};
+  body["edgellm"] = own.size() == 1 ? own[0] : OrderedJson({{"choices", own}});
   if (answer.with_token_ids) body["prompt_token_ids"] = answer.prompt_ids;
   OrderedJson record = head_json(head);
   record["response"] = {

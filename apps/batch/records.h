@@ -12,6 +12,7 @@
 #include "apps/batch/ids.h"
 #include "engine/scheduler.h"
 #include "model/model_file.h"
+#include "tokenizer/tokenizer.h"
 
 namespace edgellm {
 
@@ -22,13 +23,24 @@ struct RecordHead {
   int64_t line = 0;  // of the input, from 1
 };
 
+struct BatchLogprobs {
+  int32_t id = -1;
+  TokenLogprobs logprobs;
+};
+
+struct BatchChoice {
+  std::optional<std::string> text;  // empty where the model has no tokenizer
+  SequenceResult result;
+  std::optional<uint64_t> seed;         // of a sampled answer
+  std::vector<BatchLogprobs> logprobs;  // of the text's tokens: a stop token has none
+};
+
 struct BatchAnswer {
   bool is_chat = false;
-  std::optional<std::string> text;  // empty where the model has no tokenizer
   std::vector<int32_t> prompt_ids;
-  SequenceResult result;
   bool with_token_ids = false;
-  std::optional<uint64_t> seed;  // of a sampled answer
+  bool with_logprobs = false;
+  std::vector<BatchChoice> choices;  // one at least
 };
 
 struct BatchError {
@@ -38,9 +50,9 @@ struct BatchError {
 };
 BatchError batch_error(ExitCode code, const std::string& message);
 
-// With their newline.
-std::string answer_record(const RecordHead& head, const BatchAnswer& answer,
-                          const ModelFile& model);
+// With their newline. `tokenizer` may be null.
+std::string answer_record(const RecordHead& head, const BatchAnswer& answer, const ModelFile& model,
+                          const Tokenizer* tokenizer);
 std::string error_record(const RecordHead& head, const BatchError& error);
 
 // What an output's line says. Empty for one that is no record.

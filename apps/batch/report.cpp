@@ -23,8 +23,14 @@ std::string rough_duration(int64_t ns) {
 
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-nlohmann::ordered_json to_json(const Percentiles& values) {
-  return {{"p50", values.p50}, {"p90", values.p90}, {"p99", values.p99}, {"max", values.max}};
+// Null where nothing was measured.
+nlohmann::ordered_json to_json(const Percentiles& values, bool any) {
+  nlohmann::ordered_json json = {
+      {"p50", values.p50}, {"p90", values.p90}, {"p99", values.p99}, {"max", values.max}};
+  if (!any) {
+    for (auto& value : json) value = nullptr;
+  }
+  return json;
 }
 
 Percentiles percentiles(const LatencyHistogram& latencies) {
@@ -107,9 +113,11 @@ void BatchReport::print(const std::string& output_name) const {
   failed_ > 0 ? print_error(first) : print_note(first);
   if (answered_ == 0) return;
   const int64_t n_in = counters_.prompt_ids + counters_.shared_prompt_ids;
-  std::string tokens = "in " + fixed(static_cast<double>(elapsed) / kSecond, 1) +
-                       " s: " + std::to_string(n_in) + " tokens in (" + rate(n_in, elapsed) +
-                       " tok/s";
+  const std::string duration = elapsed < kSecond
+                                   ? human_ms(elapsed)
+                                   : fixed(static_cast<double>(elapsed) / kSecond, 1) + " s";
+  std::string tokens = "in " + duration + ": " + std::to_string(n_in) + " tokens in (" +
+                       rate(n_in, elapsed) + " tok/s";
   if (counters_.shared_prompt_ids > 0) {
     tokens += ", " + std::to_string(counters_.shared_prompt_ids) + " from the cache";
   }
@@ -147,10 +155,10 @@ nlohmann::ordered_json BatchReport::json() const {
        {{"requests_per_s", per_second(answered_, elapsed)},
         {"prompt_tps", per_second(n_in, elapsed)},
         {"output_tps", per_second(counters_.output_ids, elapsed)}}},
-      {"ttft_ns", to_json(percentiles(ttft_ns_))},
-      {"latency_ns", to_json(percentiles(latency_ns_))},
-      {"queued_ns", to_json(percentiles(queued_ns_))},
-      {"inter_token_ns", to_json(percentiles(inter_token_ns_))},
+      {"ttft_ns", to_json(percentiles(ttft_ns_), answered_ > 0)},
+      {"latency_ns", to_json(percentiles(latency_ns_), answered_ > 0)},
+      {"queued_ns", to_json(percentiles(queued_ns_), answered_ > 0)},
+      {"inter_token_ns", to_json(percentiles(inter_token_ns_), inter_token_ns_.count() > 0)},
       {"utilisation",
        {{"busy", ratio(static_cast<double>(counters_.pass_ns), static_cast<double>(elapsed))},
         {"passes", counters_.passes},

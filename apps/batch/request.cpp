@@ -17,13 +17,10 @@ namespace {
 // Fields of OpenAI's API, and of vLLM's, that would change the answer, with the values that do not.
 const std::map<std::string, std::vector<Json>>& neutral_values() {
   static const std::map<std::string, std::vector<Json>> values = {
-      {"n", {1}},
       {"best_of", {1}},
       {"stream", {false}},
       {"echo", {false}},
       {"suffix", {""}},
-      {"logprobs", {false}},
-      {"top_logprobs", {0}},
       {"length_penalty", {1}},
       {"use_beam_search", {false}},
       {"response_format", {Json{{"type", "text"}}}},
@@ -48,6 +45,9 @@ const std::vector<std::string>& used_fields() {
                                                  "frequency_penalty",
                                                  "presence_penalty",
                                                  "logit_bias",
+                                                 "n",
+                                                 "logprobs",
+                                                 "top_logprobs",
                                                  "seed",
                                                  "stop",
                                                  "ignore_eos",
@@ -222,8 +222,35 @@ std::vector<LogitBias> read_logit_bias(const Fields& body,
   return list;
 }
 
-SamplingOptions read_sampling(const Fields& body, const SamplingOptions& otherwise) {
+// Those of OpenAI's API: `logprobs` true and `top_logprobs` of a chat, `logprobs` N of a
+// completion.
+std::optional<int> read_logprobs(const Fields& body, bool is_chat) {
+  constexpr int kMost = 20;
+  const Json* wanted = body.find("logprobs");
+  if (!is_chat) {
+    if (body.has("top_logprobs") && body.get("top_logprobs") != 0) {
+      body.fail(body.name("top_logprobs") + " is a field of chats; use logprobs with a number");
+    }
+    if (wanted == nullptr || *wanted == false) return std::nullopt;
+    return static_cast<int>(body.integer("logprobs", 0, kMost));
+  }
+  const bool is_on = wanted != nullptr && body.boolean("logprobs");
+  const int top =
+      body.has("top_logprobs") ? static_cast<int>(body.integer("top_logprobs", 0, kMost)) : 0;
+  if (!is_on && top > 0) {
+    body.fail(body.name("top_logprobs") + " changes nothing without \"logprobs\":true");
+  }
+  return is_on ? std::optional(top) : std::nullopt;
+}
+
+SamplingOptions read_sampling(const Fields& body, bool is_openai_form,
+                              const SamplingOptions& otherwise) {
   SamplingOptions options = otherwise;
+  // Who writes top_p for OpenAI counts on its temperature.
+  if (is_openai_form && otherwise.temperature == 0 && body.has("top_p") &&
+      !body.has("temperature")) {
+    options.temperature = 1;
+  }
   const auto number = [&](const char* key, double& option) {
     if (body.has(key)) option = body.number(key);
   };
@@ -293,7 +320,12 @@ BatchRequest read_body(const Fields& body, bool is_chat, std::vector<std::string
   }
   request.max_tokens = read_max_tokens(body, defaults.max_tokens);
   request.stop = read_stop(body, defaults.stop);
-  request.sampling = read_sampling(body, defaults.sampling);
+  constexpr int kMostAnswers = 128;
+  if (body.has("n")) request.n = static_cast<int>(body.integer("n", 1, kMostAnswers));
+  request.top_logprobs = read_logprobs(body, is_chat);
+  // The short form has the id beside its fields, and fields of its own.
+  const bool is_openai_form = own.size() == 1;
+  request.sampling = read_sampling(body, is_openai_form, defaults.sampling);
   request.has_own_seed = body.has("seed");
   if (body.has("ignore_eos")) request.ignore_eos = body.boolean("ignore_eos");
   if (body.has("return_token_ids")) request.return_token_ids = body.boolean("return_token_ids");

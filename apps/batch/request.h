@@ -28,6 +28,8 @@ struct BatchRequest {
   std::vector<ChatMessage> messages;  // of a chat
   std::string prompt;                 // else: not empty, or
   std::vector<int32_t> prompt_ids;    // these; whether the vocabulary has them is not checked
+  int n = 1;                          // answers
+  std::optional<int> top_logprobs;    // log-probabilities are wanted, of so many besides the chosen
   int max_tokens = -1;
   std::vector<std::string> stop;
   SamplingOptions sampling;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "apps/batch/backend.h"
 #include "apps/batch/ids.h"
@@ -292,6 +293,9 @@ class BatchRun {
   }
 
   void submit(const RecordHead& head, const BatchInput::Request& line, Scheduler& scheduler);
+  void submit_choice(const std::shared_ptr<Live>& live, size_t choice, const BatchRequest& wanted,
+                     Scheduler& scheduler);
+  void end_choice(Live& live, size_t choice, SequenceResult&& result);
 
   void fail(const RecordHead& head, const BatchError& error) {
     if (flags_.strict && report_.n_failed() == 0) {
@@ -375,22 +379,26 @@ class BatchRun {
   BatchReport report_;
 };
 
-// A request that is being answered.
+// A request that is being answered, once or `n` times.
 struct BatchRun::Live {
   RecordHead head;
   BatchAnswer answer;
-  std::optional<TextStream> text;
-  std::optional<LeadingSpace> leading_space;  // of a chat
+  std::vector<std::optional<TextStream>> texts;             // of the choices
+  std::vector<std::optional<LeadingSpace>> leading_spaces;  // of the choices of a chat
+  size_t n_unfinished = 0;
+  bool has_failed = false;
 
   // False when a stop string has come.
-  bool push(int32_t id, std::span<const int32_t> stop_ids) {
-    if (!text || std::binary_search(stop_ids.begin(), stop_ids.end(), id)) return true;
-    add(text->push(id));
+  bool push(size_t choice, int32_t id, bool is_end) {
+    std::optional<TextStream>& text = texts[choice];
+    if (!text || is_end) return true;
+    add(choice, text->push(id));
     return !text->stopped();
   }
 
-  void add(const std::string& piece) {
-    *answer.text += leading_space ? leading_space->dropped_from(piece) : piece;
+  void add(size_t choice, const std::string& piece) {
+    std::optional<LeadingSpace>& space = leading_spaces[choice];
+    *answer.choices[choice].text += space ? space->dropped_from(piece) : piece;
   }
 };
 
@@ -402,18 +410,31 @@ void BatchRun::submit(const RecordHead& head, const BatchInput::Request& line,
   live->head = head;
   live->answer.is_chat = wanted.is_chat;
   live->answer.with_token_ids = wanted.return_token_ids || tokenizer_ == nullptr;
+  live->answer.with_logprobs = wanted.top_logprobs.has_value();
   live->answer.prompt_ids = prompts_.ids(wanted);
+  live->n_unfinished = static_cast<size_t>(wanted.n);
+  live->answer.choices.resize(live->n_unfinished);
+  live->texts.resize(live->n_unfinished);
+  live->leading_spaces.resize(live->n_unfinished);
+  if (!wanted.has_own_seed) wanted.sampling.seed = seed_of(head.custom_id, wanted.sampling.seed);
+  for (size_t choice = 0; choice < live->texts.size(); ++choice) {
+    submit_choice(live, choice, wanted, scheduler);
+  }
+}
+
+// Each answer to a request has the seed behind that of the one before it.
+void BatchRun::submit_choice(const std::shared_ptr<Live>& live, size_t choice,
+                             const BatchRequest& wanted, Scheduler& scheduler) {
+  BatchChoice& to = live->answer.choices[choice];
   if (tokenizer_ != nullptr) {
-    live->answer.text.emplace();
-    live->text.emplace(*tokenizer_, std::move(wanted.stop));
+    to.text.emplace();
+    live->texts[choice].emplace(*tokenizer_, wanted.stop);
     if (wanted.is_chat) {
-      live->leading_space.emplace();
+      live->leading_spaces[choice].emplace();
     } else {
-      live->text->start_behind(live->answer.prompt_ids);
+      live->texts[choice]->start_behind(live->answer.prompt_ids);
     }
   }
-  if (!wanted.has_own_seed) wanted.sampling.seed = seed_of(head.custom_id, wanted.sampling.seed);
-  if (wanted.sampling.temperature > 0) live->answer.seed = wanted.sampling.seed;
   const std::vector<int32_t>& stop_ids = model_.tokenizer().stop_ids;
   SequenceRequest request;
   request.prompt_ids = live->answer.prompt_ids;
@@ -421,19 +442,39 @@ void BatchRun::submit(const RecordHead& head, const BatchInput::Request& line,
   request.stop_ids = stop_ids;
   request.ignore_stop_ids = wanted.ignore_eos;
   request.sampling = wanted.sampling;
-  request.on_token = [live, &stop_ids](int32_t id) { return live->push(id, stop_ids); };
-  request.on_end = [this, live](SequenceResult&& result) {
-    if (result.failure) {
-      const BatchError error =
-          batch_error(result.failure->code, about(live->head, result.failure->message));
-      return fail(live->head, error);
-    }
-    if (live->text) live->add(live->text->finish());
-    live->answer.result = std::move(result);
-    report_.answered(live->answer.result);
-    write(live->head, answer_record(live->head, live->answer, model_));
+  request.sampling.seed += choice;
+  if (wanted.sampling.temperature > 0) to.seed = request.sampling.seed;
+  const auto is_end = [&stop_ids](int32_t id) {
+    return std::binary_search(stop_ids.begin(), stop_ids.end(), id);
+  };
+  if (wanted.top_logprobs) {
+    request.top_logprobs = *wanted.top_logprobs;
+    request.on_logprobs = [&to, is_end](int32_t id, const TokenLogprobs& logprobs) {
+      if (!is_end(id)) to.logprobs.push_back({id, logprobs});
+    };
+  }
+  request.on_token = [live, choice, is_end](int32_t id) {
+    return live->push(choice, id, is_end(id));
+  };
+  request.on_end = [this, live, choice](SequenceResult&& result) {
+    end_choice(*live, choice, std::move(result));
   };
   scheduler.submit(std::move(request));
+}
+
+void BatchRun::end_choice(Live& live, size_t choice, SequenceResult&& result) {
+  --live.n_unfinished;
+  if (result.failure) {
+    if (std::exchange(live.has_failed, true)) return;  // one record is enough
+    return fail(live.head,
+                batch_error(result.failure->code, about(live.head, result.failure->message)));
+  }
+  BatchChoice& to = live.answer.choices[choice];
+  if (live.texts[choice]) live.add(choice, live.texts[choice]->finish());
+  to.result = std::move(result);
+  if (live.n_unfinished > 0 || live.has_failed) return;
+  report_.answered(to.result);
+  write(live.head, answer_record(live.head, live.answer, model_, tokenizer_));
 }
 
 }  // namespace

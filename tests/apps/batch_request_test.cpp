@@ -68,6 +68,27 @@ TEST_CASE("a request's fields") {
   CHECK((penalised.logit_bias[1].id == 50 && penalised.logit_bias[1].bias == -100));
 }
 
+TEST_CASE("lines of OpenAI's batches have OpenAI's defaults") {
+  const auto line = [](const std::string& more) {
+    return read(chat_line(R"({"messages":[{"role":"user","content":"x"}])" + more + "}"));
+  };
+  CHECK(line("").sampling.temperature == 0);  // as documented: greedy
+  CHECK(line(R"(,"top_p":0.9)").sampling.temperature == 1);
+  CHECK(line(R"(,"top_p":0.9)").sampling.top_p == 0.9);
+  CHECK(line(R"(,"top_p":0.9,"temperature":0.5)").sampling.temperature == 0.5);
+  BatchDefaults warm;
+  warm.sampling.temperature = 0.7;  // --temp 0.7
+  const std::string with_top_p =
+      chat_line(R"({"messages":[{"role":"user","content":"x"}],"top_p":0.9})");
+  CHECK(read(with_top_p, warm).sampling.temperature == 0.7);
+  CHECK(line(R"(,"frequency_penalty":0.5,"presence_penalty":1)").sampling.presence_penalty == 1);
+  CHECK(line(R"(,"n":3)").n == 3);
+  CHECK(!line(R"(,"logprobs":false,"top_logprobs":0)").top_logprobs);
+  CHECK(line(R"(,"logprobs":true)").top_logprobs == 0);
+  CHECK(line(R"(,"logprobs":true,"top_logprobs":5)").top_logprobs == 5);
+  CHECK(read(R"({"prompt":"x","logprobs":2})").top_logprobs == 2);
+}
+
 TEST_CASE("messages, in texts or parts, with or without a system message") {
   BatchDefaults brief;
   brief.system = "Be brief.";
@@ -145,12 +166,22 @@ TEST_CASE("values that are out of range or would be ignored are refused by name"
   with(R"("stop":"")", "stop holds \"\"");
   with(R"("stop":["a",1])", "stop holds 1");
   with(R"("ignore_eos":1)", "ignore_eos is 1, expected true or false");
-  with(R"("top_p":0.5)", "top_p changes nothing in a greedy request");
+  refused(R"({"prompt":"x","top_p":0.5})", "top_p changes nothing in a greedy request");
+  with(R"("min_p":0.5)", "min_p changes nothing in a greedy request");
+  with(R"("temperature":0,"top_p":0.5)", "top_p changes nothing in a greedy request");
   with(R"("top_k":5,"temperature":0)", "top_k changes nothing");
   with(R"("repeat_penalty":1.1,"repetition_penalty":1.2)", "two names");
-  with(R"("n":2)", "n is 2, which is not supported");
+  with(R"("n":0)", "n is 0, expected an integer from 1 to 128");
+  with(R"("n":129)", "n is 129");
+  with(R"("best_of":2)", "best_of is 2, which is not supported");
   with(R"("stream":true)", "stream is true, which is not supported");
-  with(R"("logprobs":3)", "logprobs is 3");
+  with(R"("logprobs":21)", "logprobs is 21, expected an integer from 0 to 20");
+  with(R"("logprobs":true)", "logprobs is true, expected an integer");
+  with(R"("top_logprobs":2)", "top_logprobs is a field of chats");
+  const std::string hello = R"("messages":[{"role":"user","content":"x"}])";
+  refused(chat_line("{" + hello + R"(,"logprobs":3})"), "logprobs is 3, expected true or false");
+  refused(chat_line("{" + hello + R"(,"top_logprobs":3})"), "changes nothing without");
+  refused(chat_line("{" + hello + R"(,"logprobs":true,"top_logprobs":21})"), "from 0 to 20");
   with(R"("tools":[{"type":"function"}])", "tools is ");
   with(R"("response_format":{"type":"json_object"})", "response_format is an object");
   with(R"("presence_penalty":100.5)", "(--presence-penalty) is 100.5");
@@ -203,7 +234,7 @@ TEST_CASE("bad lines become error records and the others are answered") {
         return words;
       }() +
       "\"}\n"                                                      // 6
-      "{\"id\":\"n\",\"prompt\":\"x\",\"n\":3}\n"                  // 7
+      "{\"id\":\"n\",\"prompt\":\"x\",\"n\":300}\n"                // 7
       "{\"id\":\"ids\",\"prompt\":[4096]}\n"                       // 8
       "{\"prompt\":\"A fox\",\"max_tokens\":2}\n"                  // 9
       "{\"id\":\"last\",\"prompt\":\"A king\",\"max_tokens\":2}";  // 10, no newline
@@ -229,7 +260,7 @@ TEST_CASE("bad lines become error records and the others are answered") {
   failed("line-4", 4, "invalid_request", "not valid JSON");
   failed("line-5", 5, "duplicate_id", "the id \"first\" is that of line 1");
   failed("long", 6, "prompt_does_not_fit", "context");
-  failed("n", 7, "invalid_request", "n is 3");
+  failed("n", 7, "invalid_request", "n is 300");
   failed("ids", 8, "invalid_request", "4096");
   CHECK(!answer_of(records.at("first")).empty());
   CHECK(!answer_of(records.at("line-9")).empty());

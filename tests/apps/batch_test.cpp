@@ -254,6 +254,105 @@ TEST_CASE("a record is OpenAI's batch output") {
   CHECK(bad["response"]["status_code"] == 400);
 }
 
+TEST_CASE("batch: several answers to a request are those of the seeds that follow") {
+  const TempDir folder;
+  const std::string prompt = "Once upon a time";
+  const std::string in = write_file(
+      folder, "in.jsonl",
+      R"({"custom_id":"three","url":"/v1/completions","body":{"prompt":"Once upon a time","n":3,"max_tokens":8,"top_p":0.95,"seed":41}})"
+      "\n"
+      R"({"id":"none","prompt":"Once upon a time","n":2,"max_tokens":8,"temperature":1})"
+      "\n"
+      R"({"id":"long","prompt":"Once upon a time","n":2,"max_tokens":3000})"
+      "\n");
+  const std::string out = folder / "out.jsonl";
+  run_batch_to(0, in, out, {"-c", "64"});
+  const Records records = read_records(out);
+  const auto& three = records.at("three")["response"]["body"];
+  REQUIRE(three["choices"].size() == 3);
+  CHECK(three["usage"]["completion_tokens"] == 24);
+  std::set<std::string> texts;
+  for (size_t i = 0; i < 3; ++i) {
+    const std::string seed = std::to_string(41 + i);
+    const auto alone = json_of(run({"run", demo_model(), prompt, "-n", "8", "--temp", "1",
+                                    "--top-p", "0.95", "--seed", seed, "-c", "64", "--json"}));
+    CHECK(three["choices"][i]["index"] == i);
+    CHECK(three["choices"][i]["text"] == alone["text"]);
+    CHECK(three["edgellm"]["choices"][i]["seed"] == 41 + i);
+    texts.insert(three["choices"][i]["text"].get<std::string>());
+  }
+  CHECK(texts.size() == 3);
+  const auto& none = records.at("none")["response"]["body"];
+  CHECK(none["choices"][0]["text"] != none["choices"][1]["text"]);
+  const auto& greedy = records.at("long")["response"]["body"];
+  CHECK(greedy["choices"][0]["text"] == greedy["choices"][1]["text"]);
+  // A request that cannot run has one record.
+  const std::string bad =
+      write_file(folder, "bad.jsonl",
+                 R"({"id":"b","prompt":[1,2,3,4,5,6,7,8,9],"n":4,"max_tokens":8})"
+                 "\n");
+  run_batch_to(7, bad, folder / "bad.out", {"-c", "8"});
+  CHECK(read_records(folder / "bad.out").at("b")["error"]["code"] == "prompt_does_not_fit");
+}
+
+TEST_CASE("batch: log-probabilities are those of run --logprobs, beside any other request") {
+  const TempDir folder;
+  std::string input =
+      R"({"custom_id":"chat","url":"/v1/chat/completions","body":{"messages":[{"role":"user","content":"Hello"}],"max_tokens":40,"logprobs":true,"top_logprobs":2}})"
+      "\n"
+      R"({"id":"text","prompt":"Once upon a time","max_tokens":12,"logprobs":3,"ignore_eos":true})"
+      "\n"
+      R"({"id":"sampled","prompt":"Once upon a time","max_tokens":12,"logprobs":0,"temperature":1,"seed":7})"
+      "\n";
+  input += story_requests(5, 30);
+  const std::string in = write_file(folder, "in.jsonl", input);
+  const std::string out = folder / "out.jsonl";
+  run_batch_to(0, in, out, {"-c", "256"});
+  const Records records = read_records(out);
+  CHECK(records.at("r0")["response"]["body"]["choices"][0]["logprobs"].is_null());
+
+  const auto alone = [&](std::vector<std::string> more) {
+    std::vector<std::string> args = {"run", demo_model(), "-c", "256", "--json"};
+    args.insert(args.end(), more.begin(), more.end());
+    return json_of(run(args));
+  };
+  const auto text = alone({"Once upon a time", "-n", "12", "--logprobs", "3", "--ignore-eos"});
+  const auto& of_text = records.at("text")["response"]["body"]["choices"][0]["logprobs"];
+  REQUIRE(of_text["tokens"].size() == 12);
+  std::string joined;
+  for (size_t i = 0; i < 12; ++i) {
+    CHECK(of_text["token_logprobs"][i] == text["logprobs"][i]["logprob"]);
+    CHECK(of_text["top_logprobs"][i].size() == 3);
+    for (const auto& top : text["logprobs"][i]["top"]) {
+      CHECK(of_text["top_logprobs"][i][top["text"].get<std::string>()] == top["logprob"]);
+    }
+    CHECK(of_text["text_offset"][i] == joined.size());
+    joined += of_text["tokens"][i];
+  }
+  CHECK(joined == records.at("text")["response"]["body"]["choices"][0]["text"]);
+
+  const auto sampled =
+      alone({"Once upon a time", "-n", "12", "--logprobs", "0", "--temp", "1", "--seed", "7"});
+  const auto& of_sampled = records.at("sampled")["response"]["body"]["choices"][0]["logprobs"];
+  for (size_t i = 0; i < of_sampled["tokens"].size(); ++i) {
+    CHECK(of_sampled["token_logprobs"][i] == sampled["logprobs"][i]["logprob"]);
+    CHECK(of_sampled["top_logprobs"][i].empty());
+  }
+
+  const auto chat = alone({"--chat", "Hello", "-n", "40", "--logprobs", "2"});
+  const auto& content = records.at("chat")["response"]["body"]["choices"][0]["logprobs"]["content"];
+  const size_t n_ended = chat["finish_reason"] == "stop" ? 1 : 0;
+  REQUIRE(content.size() == chat["token_ids"].size() - n_ended);
+  for (size_t i = 0; i < content.size(); ++i) {
+    CHECK(content[i]["logprob"] == chat["logprobs"][i]["logprob"]);
+    CHECK(content[i]["top_logprobs"].size() == 2);
+    CHECK(content[i]["top_logprobs"][1]["logprob"] == chat["logprobs"][i]["top"][1]["logprob"]);
+    std::string bytes;
+    for (const auto& byte : content[i]["bytes"]) bytes += static_cast<char>(byte.get<int>());
+    CHECK(content[i]["token"] == bytes);
+  }
+}
+
 TEST_CASE("batch: --text takes a prompt a line, --chat a message a line") {
   const TempDir folder;
   const std::string in =
@@ -458,6 +557,15 @@ TEST_CASE("progress on a terminal, a summary for programs") {
   CHECK(json["utilisation"]["busy"] > 0);
   CHECK(json["utilisation"]["busy"] <= 1);
   CHECK(json["utilisation"]["active_max"] == 16);
+
+  // Nothing answered: nothing was measured.
+  const std::string bad = write_file(folder, "bad.jsonl", "bad\n");
+  run_batch_to(7, bad, folder / "bad.out", {"--summary", summary});
+  const auto empty = nlohmann::json::parse(read_file(summary));
+  for (const char* name : {"ttft_ns", "latency_ns", "queued_ns", "inter_token_ns"}) {
+    CHECK(empty[name]["p50"].is_null());
+    CHECK(empty[name]["max"].is_null());
+  }
 }
 
 TEST_CASE("a batch says what its command line lacks") {
