@@ -78,15 +78,6 @@ bool is_ternary(const std::string& quantisation) {
   });
 }
 
-template <class T, class F>
-std::string shown(const Measured<T>& value, const F& text) {
-  return value ? text(*value) : "n/a (" + value.reason() + ")";
-}
-
-std::string shown(const Measured<std::string>& value) {
-  return shown(value, [](const std::string& text) { return text; });
-}
-
 std::string milliseconds(double ns) { return fixed(ns / 1e6, ns < 1e7 ? 3 : 1) + " ms"; }
 
 std::string counted(int64_t n, const std::string& noun) {
@@ -274,23 +265,46 @@ std::vector<std::pair<std::string, std::string>> facts(const OurInfo& ours) {
 }
 
 std::vector<std::pair<std::string, std::string>> facts(const peers::PeerInfo& theirs) {
-  const auto count = [](uint64_t n) { return human_count(n); };
+  std::vector<std::pair<std::string, std::string>> known = {
+      {"program", theirs.software + (theirs.version ? " " + *theirs.version : "") + " at " +
+                      theirs.address + ", " + theirs.api},
+      {"model", theirs.model}};
+  // Names of what is missing, by the reason: one line instead of one for each.
+  std::vector<std::pair<std::string, std::vector<std::string>>> missing;
+  const auto add_missing = [&](const std::string& name, const std::string& reason) {
+    const auto same = std::find_if(missing.begin(), missing.end(),
+                                   [&](const auto& entry) { return entry.first == reason; });
+    if (same == missing.end()) {
+      missing.push_back({reason, {name}});
+    } else {
+      same->second.push_back(name);
+    }
+  };
+  const auto add = [&](const std::string& name, const auto& value, const auto& text) {
+    if (value) {
+      known.emplace_back(name, text(*value));
+    } else {
+      add_missing(name, value.reason());
+    }
+  };
+  const auto as_is = [](const std::string& text) { return text; };
   const auto bytes = [](uint64_t n) { return human_bytes(n); };
-  const auto number = [](int64_t n) { return std::to_string(n); };
-  std::string program = theirs.software + " ";
-  program += theirs.version ? *theirs.version : "(version n/a: " + theirs.version.reason() + ")";
-  return {{"program", program + " at " + theirs.address + ", " + theirs.api},
-          {"model", theirs.model},
-          {"architecture", shown(theirs.architecture)},
-          {"parameters", shown(theirs.parameters, count)},
-          {"quantisation", shown(theirs.quantisation)},
-          {"bytes", shown(theirs.bytes, bytes)},
-          {"context", shown(theirs.context, number)},
-          {"device", shown(theirs.device)},
-          {"memory", shown(theirs.memory_bytes, bytes) +
-                         (theirs.gpu_memory_bytes
-                              ? ", of it on the GPU " + human_bytes(*theirs.gpu_memory_bytes)
-                              : std::string())}};
+  if (!theirs.version) add_missing("version", theirs.version.reason());
+  add("architecture", theirs.architecture, as_is);
+  add("parameters", theirs.parameters, [](uint64_t n) { return human_count(n); });
+  add("quantisation", theirs.quantisation, as_is);
+  add("bytes", theirs.bytes, bytes);
+  add("context", theirs.context, [](int64_t n) { return std::to_string(n); });
+  add("device", theirs.device, as_is);
+  add("memory", theirs.memory_bytes, [&](uint64_t n) {
+    return human_bytes(n) + (theirs.gpu_memory_bytes
+                                 ? ", of it on the GPU " + human_bytes(*theirs.gpu_memory_bytes)
+                                 : std::string());
+  });
+  for (const auto& [reason, names] : missing) {
+    known.emplace_back("not known", join(names, ", ") + " (" + reason + ")");
+  }
+  return known;
 }
 
 std::vector<std::vector<std::string>> own_figures(const Comparison& comparison) {
