@@ -25,7 +25,7 @@ class Main {
  public:
   explicit Main(std::vector<std::string> arguments) : arguments_(std::move(arguments)) {
     const Option version =
-        program_.root().flag("-V,--version", version_, "Print the version and exit");
+        program_.root().flag("-V,--version", version_, "Print the version and exit").aliases("-v");
     program_.root().flag("--json", version_json_, "Print the version as JSON").needs(version);
     add_commands(program_);
   }

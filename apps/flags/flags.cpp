@@ -193,12 +193,6 @@ std::string kv_type_problem(const std::string& name) {
 
 std::string kv_type_value() { return join(kv_type_names(), "|"); }
 
-std::string model_output_problem(const std::string& path) {
-  return path == "-"
-             ? "a model file is not written in one go, so not to standard output; name a file"
-             : "";
-}
-
 std::string shape_problem(const std::string& shape) {
   const std::vector<std::string> names = synth_shape_names();
   std::error_code ignored;

@@ -52,9 +52,6 @@ std::string kv_type_value();
 inline constexpr const char* kKvTypeHelp =
     "Type of the KV cache: codes of 16 or 8 bits, or float32 [i16]";
 
-// What is wrong with the name of a model file to be written; empty for a good one.
-std::string model_output_problem(const std::string& path);
-
 // What is wrong with the name of a shape that `synth` is to make; empty for a good one.
 std::string shape_problem(const std::string& shape);
 

@@ -127,8 +127,11 @@ class Chat {
         throw Error(ExitCode::kUsage, "/" + name + " needs a file: /" + name + " FILE");
       if (name == "save") {
         save(rest);
+        print_note("wrote " + rest);
       } else {
-        conversation_.replace(load_conversation(rest));
+        std::vector<ChatMessage> messages = load_conversation(rest);
+        print_note("continuing " + counted(std::ssize(messages), "message"));
+        conversation_.replace(std::move(messages));
       }
     } else if ((name == "bye" || name == "exit" || name == "quit") && rest.empty()) {
       done_ = true;

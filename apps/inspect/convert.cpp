@@ -9,7 +9,6 @@
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
 #include "apps/common/timings.h"
-#include "apps/flags/flags.h"
 #include "apps/inspect/commands.h"
 #include "apps/inspect/golden.h"
 #include "apps/inspect/model_output.h"
@@ -164,7 +163,6 @@ void add_convert(Program& program) {
       .option("-o,--output", flags->output,
               "The file to write; an older one is replaced; - is standard output")
       .required()
-      .check(model_output_problem)
       .value("OUT.tmac2");
   command
       .repeated_option(

@@ -65,11 +65,6 @@ int logits(const LogitsFlags& flags) {
   if (flags.output.empty() && flags.hidden.empty() && !flags.json) {
     throw Error(ExitCode::kUsage, "nothing to write; give -o OUT.npy, --hidden OUT.npy or --json");
   }
-  const int to_stdout = (flags.output == "-") + (flags.hidden == "-") + flags.json;
-  if (to_stdout > 1) {
-    throw Error(ExitCode::kUsage,
-                "-o -, --hidden - and --json all write to standard output; give one of them");
-  }
   Device device = choose_device(flags.engine.device, print_note);
   std::optional<NpyFile> output;
   std::optional<NpyFile> hidden_output;
@@ -127,13 +122,13 @@ void add_logits(Program& program) {
   command
       .option("-o,--output", flags->output,
               "Write the logits as float32: [1, vocab] after the last token, or [n, vocab] "
-              "with --all; - is standard output")
+              "with --all")
       .value("OUT.npy");
   command.flag("--all", flags->all, "The logits after every token, not only the last");
   command
       .option("--hidden", flags->hidden,
               "Write [layers + 1, n, dim]: the embedding, the residual after each layer but "
-              "the last, the final norm's output; - is standard output")
+              "the last, the final norm's output")
       .value("OUT.npy");
   command.flag("--json", flags->json, "Print the xxh3-64 of the logits' bytes as JSON");
   add_engine_options(command, flags->engine);

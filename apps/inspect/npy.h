@@ -1,9 +1,7 @@
 // Writing NumPy's .npy files (format 1.0): float32, C order, little-endian.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,20 +10,17 @@
 
 namespace edgellm {
 
-// The file is opened, and so found unwritable, when the object is made; values follow in order. "-"
-// is standard output, where no terminal is (Error, kUsage).
+// The file is opened, and so found unwritable, when the object is made; values follow in order.
 class NpyFile {
  public:
-  explicit NpyFile(const std::string& path);
+  explicit NpyFile(const std::string& path) : file_(path) {}
 
   void write_header(const std::vector<int64_t>& shape);
   void write(std::span<const float> values);
-  void commit();
+  void commit() { file_.commit(); }
 
  private:
-  void write_bytes(const void* data, size_t bytes);
-
-  std::optional<OutputFile> file_;  // empty: standard output
+  OutputFile file_;
 };
 
 }  // namespace edgellm

@@ -49,7 +49,6 @@ void add_synth(Program& program) {
       .option("-o,--output", flags->output,
               "The file to write; an older one is replaced; - is standard output")
       .required()
-      .check(model_output_problem)
       .value("OUT.tmac2");
   command.option("--layers", flags->options.layers, "Layers instead of the shape's")
       .range(1, INT32_MAX)

@@ -83,10 +83,6 @@ TEST_CASE("every wrong command line says what was wrong, what was expected, what
        "--n-prompt: 'x' is not a whole number from 0 to 16777216; see edgellm bench --help"},
       {{"bench", "m", "-p", "1,"},
        "--n-prompt: '' is not a whole number from 0 to 16777216; see edgellm bench --help"},
-      {{"convert", "x", "-o", "-"},
-       "--output: a model file is not written in one go, so not to standard output; name a file; "
-       "see "
-       "edgellm convert --help"},
       // Options that want or exclude each other.
       {{"run", "m", "x", "--stream"}, "--stream requires --json" + run_help},
       {{"run", "m", "x", "--system", "y"}, "--system requires --chat" + run_help},
@@ -166,8 +162,11 @@ TEST_CASE("of an option that is given twice the last one counts") {
   const auto json =
       object_of({"run", kModel, "-p", "Never", "-p", "Once", "-n", "3", "-n", "4", "--json"});
   CHECK(json["token_ids"].size() == 4);
+  CHECK(run({"run", kModel, "x", "-n", "two", "-n", "1"}).exit_code == 0);
   CHECK(json["prompt_ids"] == object_of({"run", kModel, "Once", "-n", "1"})["prompt_ids"]);
 }
+
+TEST_CASE("edgellm -v is the version") { CHECK(run({"-v"}).out == run({"--version"}).out); }
 
 TEST_CASE("words behind MODEL are one text") {
   const auto ids = object_of({"run", kModel, "Once upon a time", "-n", "1"})["prompt_ids"];

@@ -257,12 +257,6 @@ TEST_CASE("logits writes what --json hashes") {
   REQUIRE(row.shape == std::vector<size_t>{1, 97});
   CHECK(row.values == std::vector<float>(rows.values.end() - 97, rows.values.end()));
 
-  // - is standard output.
-  CHECK(run_well({"logits", model, "--ids-file", ids, "-o", "-"}).out == read_file(last));
-  CHECK(run_well({"logits", model, "--ids-file", ids, "--hidden", "-"}).out == read_file(hidden));
-  check_refused(run({"logits", model, "--ids-file", ids, "-o", "-", "--hidden", "-"}), 2,
-                "all write to standard output; give one of them");
-
   // One pass or many: the same bytes.
   const std::string chunked = (folder / "chunked.npy"), chunked_hidden = (folder / "ch.npy");
   run_well({"logits", model, "--ids-file", ids, "--all", "-o", chunked, "--hidden", chunked_hidden,
