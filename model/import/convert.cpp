@@ -237,7 +237,10 @@ MasterStatistics Importer::master_statistics(const CheckpointTensor& weight) {
 void Importer::write_masters(const MappedMatrix& matrix) {
   const CheckpointTensor& weight = *matrix.weight;
   const MasterStatistics statistics = master_statistics(weight);
-  const float multiplier = statistics.multiplier();
+  // With a scale the weights are -1, 0 and +1, for which this is a multiplication by 1.
+  const float of_scale = matrix.scale != nullptr ? packed_multiplier(matrix) : 1.0f;
+  const float multiplier = statistics.multiplier() * of_scale;
+  if (!std::isfinite(multiplier)) fail(weight, "is too large: its scale overflows float32");
   writer_->append(matrix.section + ".scale", &multiplier, sizeof(multiplier));
 
   const auto cols = static_cast<size_t>(matrix.cols);
@@ -274,7 +277,7 @@ void Importer::write_coded(const MappedMatrix& matrix) {
 void Importer::write_matrix(const MappedMatrix& matrix) {
   if (!matrix.row_scales.empty()) {
     write_coded(matrix);
-  } else if (matrix.scale != nullptr) {
+  } else if (matrix.weight->dtype == "U8") {
     write_packed(matrix);
   } else {
     write_masters(matrix);

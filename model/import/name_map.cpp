@@ -69,6 +69,8 @@ class Mapper {
   void map_sub_norm(int layer, const PartName& part, int64_t size);
   void map_matrix(const std::string& name, const std::string& section, const Shape& shape);
   void check_packed(const MappedMatrix& matrix, const std::string& name) const;
+  void check_unpacked(const MappedMatrix& matrix) const;
+  void check_scale(const CheckpointTensor& scale) const;
   void map_head();
   void check_all_understood() const;
 
@@ -152,14 +154,11 @@ void Mapper::map_matrix(const std::string& name, const std::string& section, con
   } else if (weight.dtype == "U8") {
     check_packed(matrix, name);
   } else {
-    if (matrix.scale != nullptr) {
-      fail(*matrix.scale, "stands beside a weight of " + weight.dtype +
-                              "; a weight_scale belongs to packed (U8) weights");
-    }
     if (!is_float_dtype(weight.dtype)) {
       fail(weight, "is " + weight.dtype + ", expected U8 (packed), BF16, F16 or F32");
     }
     check_float(weight, shape);
+    if (matrix.scale != nullptr) check_unpacked(matrix);
   }
   map_.matrices.push_back(std::move(matrix));
 }
@@ -176,13 +175,7 @@ void Mapper::check_packed(const MappedMatrix& matrix, const std::string& name) c
     fail(weight, "is packed (U8) and has no '" + name + ".weight_scale'");
   }
   const CheckpointTensor& scale = *matrix.scale;
-  if (!is_float_dtype(scale.dtype)) {
-    fail(scale, "is " + scale.dtype + ", expected BF16, F16 or F32");
-  }
-  if (scale.bytes != float_dtype_bytes(scale.dtype)) {
-    fail(scale, "has the shape " + shape_text(scale.shape) + ", expected [1]",
-         ExitCode::kUnsupported);
-  }
+  check_scale(scale);
   if (hf_.scale_meaning == ScaleMeaning::kUnknown) {
     fail(scale,
          "may multiply or divide: config.json has no quantization_config to say which (add "
@@ -193,6 +186,31 @@ void Mapper::check_packed(const MappedMatrix& matrix, const std::string& name) c
     fail(weight,
          "is packed (U8), but quantization_config.quantization_mode is online, which "
          "means float weights",
+         ExitCode::kUnsupported);
+  }
+}
+
+// A packed checkpoint of autobitlinear that transformers has loaded and saved again: -1, 0 and +1
+// as floats, and the scale as before.
+void Mapper::check_unpacked(const MappedMatrix& matrix) const {
+  const CheckpointTensor& scale = *matrix.scale;
+  check_scale(scale);
+  if (hf_.scale_meaning == ScaleMeaning::kMultiplies && hf_.quant_mode == QuantMode::kOffline) {
+    return;
+  }
+  fail(scale,
+       "stands beside a weight of " + matrix.weight->dtype +
+           ", which is supported where quantization_config says linear_class autobitlinear and "
+           "quantization_mode offline only; else it belongs to packed (U8) weights",
+       ExitCode::kUnsupported);
+}
+
+void Mapper::check_scale(const CheckpointTensor& scale) const {
+  if (!is_float_dtype(scale.dtype)) {
+    fail(scale, "is " + scale.dtype + ", expected BF16, F16 or F32");
+  }
+  if (scale.bytes != float_dtype_bytes(scale.dtype)) {
+    fail(scale, "has the shape " + shape_text(scale.shape) + ", expected [1]",
          ExitCode::kUnsupported);
   }
 }

@@ -18,7 +18,7 @@ struct MappedNorm {
 struct MappedMatrix {
   std::string section;
   const CheckpointTensor* weight = nullptr;
-  const CheckpointTensor* scale = nullptr;  // of a packed matrix
+  const CheckpointTensor* scale = nullptr;  // of a matrix that is packed, or was
   int64_t rows = 0;
   int64_t cols = 0;
   std::vector<float> row_scales;  // of an older file: one, or one for each row

@@ -256,12 +256,40 @@ TEST_CASE("convert: a packed matrix must be whole") {
   CHECK(file.weights().layers[1].down.scale[0] == 1.0f);
 }
 
+TEST_CASE(
+    "convert: autobitlinear's packed weights, loaded and saved again as floats, are the same") {
+  HfFolder hf = tiny_bitnet();
+  const TempDir temp;
+  const ModelFile packed = convert(hf, temp);
+  HfFolder saved = hf;
+  for (auto& [name, tensor] : saved.tensors) {
+    if (tensor.dtype != "U8") continue;
+    std::vector<float> values;
+    for (const int code : unpack(tensor)) values.push_back(static_cast<float>(code));
+    tensor = bf16_tensor({tensor.shape[0] * 4, tensor.shape[1]}, values);
+  }
+  const TempDir other;
+  const ModelFile again = convert(saved, other);
+  REQUIRE(again.sections().size() == packed.sections().size());
+  for (size_t i = 0; i < packed.sections().size(); ++i) {
+    INFO(packed.sections()[i].name);
+    CHECK(again.sections()[i].name == packed.sections()[i].name);
+    CHECK(again.sections()[i].xxh3 == packed.sections()[i].xxh3);
+  }
+}
+
 TEST_CASE("convert: weights and quantization_config must agree") {
   HfFolder hf = tiny_bitnet();
   set_masters(hf, kQ, bf16_tensor({16, 12}, random_floats(192, 4)));
   expect_refused(hf, kUnsupported, {kQ + ".weight", "offline"});
   hf.tensors[kQ + ".weight_scale"] = f32_tensor({1}, {1});
-  expect_refused(hf, kModelFile, {kQ + ".weight_scale", "belongs to packed"});
+  expect_refused(hf, kUnsupported, {kQ + ".weight", "offline"});
+  hf.config["quantization_config"]["quantization_mode"] = "online";
+  expect_refused(hf, kUnsupported, {kQ + ".weight_scale", "autobitlinear"});
+  hf = tiny_llama();
+  set_masters(hf, kQ, bf16_tensor({16, 12}, random_floats(192, 4)));
+  hf.tensors[kQ + ".weight_scale"] = f32_tensor({1}, {1});
+  expect_refused(hf, kUnsupported, {kQ + ".weight_scale", "autobitlinear"});
   hf = tiny_bitnet();
   hf.config["quantization_config"]["quantization_mode"] = "online";
   expect_refused(hf, kUnsupported, {"packed", "online"});
