@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/common/exit_codes.h"
 #include "apps/common/terminal.h"
 #include "apps/flags/flags.h"
 #include "apps/inspect/commands.h"
@@ -186,6 +187,24 @@ int verify(const VerifyFlags& flags) {
   return static_cast<int>(ExitCode::kVerification);
 }
 
+// A file that cannot be read has not passed: who asks for JSON looks at `passed` alone.
+int verify_for_all(const VerifyFlags& flags) {
+  try {
+    return verify(flags);
+  } catch (const Error& error) {
+    if (!flags.json || error.code() != ExitCode::kModelFile) throw;
+    const int exit_code = static_cast<int>(error.code());
+    print_error(error.what());
+    print_json({{"schema", "edgellm.verify/1"},
+                {"passed", false},
+                {"error",
+                 {{"code", exit_code_name(error.code())},
+                  {"exit_code", exit_code},
+                  {"message", error.what()}}}});
+    return exit_code;
+  }
+}
+
 }  // namespace
 
 void add_verify(Program& program) {
@@ -204,7 +223,7 @@ void add_verify(Program& program) {
       .range(1, kMaxThreads)
       .value("N");
   command.flag("--json", flags->json, "Print one JSON object");
-  command.runs([flags] { return verify(*flags); });
+  command.runs([flags] { return verify_for_all(*flags); });
 }
 
 }  // namespace edgellm

@@ -216,6 +216,13 @@ TEST_CASE("verify fails with 8 where the model computes something else") {
   CHECK(text.err.find("failed its verification") != std::string::npos);
   const Result json = run({"verify", model, "--json"});
   CHECK(json.exit_code == 8);
+  // A damaged file has not passed either.
+  std::string bytes = read_file(demo_model());
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  const Result damaged = run({"verify", write_file(folder, "damaged.tmac2", bytes), "--json"});
+  CHECK(damaged.exit_code == 3);
+  CHECK(json_of(damaged)["passed"] == false);
+  CHECK(json_of(damaged)["error"]["code"] == "model_file");
   CHECK(json_of(json)["passed"] == false);
   CHECK(json_of(json)["checks"][2]["status"] == "failed");
 }

@@ -202,6 +202,20 @@ TEST_CASE("compare: the report for people, and the page") {
   CHECK(html.find("<svg") != std::string::npos);
 }
 
+TEST_CASE("compare: what a server does not tell is said once") {
+  TestServer server;
+  const Result result = run(compare_args(server));
+  INFO(result.out << result.err);
+  REQUIRE(result.exit_code == 0);
+  const std::string reason = "(OpenAI's API does not tell)";
+  const size_t first = result.out.find(reason);
+  REQUIRE(first != std::string::npos);
+  CHECK(result.out.find(reason, first + 1) == std::string::npos);
+  CHECK(result.out.find("version, architecture, parameters, quantisation, bytes, context, device, "
+                        "memory " +
+                        reason) != std::string::npos);
+}
+
 TEST_CASE("compare --ollama, and a prompt that its cache held") {
   TestServer server;
   const WithVariable host("OLLAMA_HOST", server.host_and_port());
