@@ -51,6 +51,11 @@ Choices::Bans Choices::bans_or_rules(std::span<const int32_t> sequences,
     return entry(sequence).is_argmax && entry(sequence).banned == banned;
   };
   if (std::ranges::all_of(sequences, is_alike)) return banned;
+  std::vector<bool> gives_id(entries_.size());
+  for (const int32_t sequence : sequences) {
+    require(!gives_id[static_cast<size_t>(sequence)], "a sequence gives two ids in a pass");
+    gives_id[static_cast<size_t>(sequence)] = true;
+  }
   for (const int32_t sequence : sequences) {
     if (entry(sequence).lacks_marks) make_marks(sequence);
   }

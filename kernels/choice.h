@@ -52,6 +52,7 @@ EDGELLM_HOST_DEVICE inline uint32_t counted(uint32_t mark) {
   return (mark & kMarkCount) == kMarkCount ? mark : mark + 1;
 }
 
+// Counts the id of a row, where its sequence keeps marks.
 EDGELLM_HOST_DEVICE inline void count_choice(const CountArgs& args, int row) {
   const int32_t id = args.ids[row];
   const int32_t sequence = args.sequences[args.row_list[row]];

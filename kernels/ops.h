@@ -227,12 +227,16 @@ struct AttentionArgs {
   int decode_reach = 0;
 };
 
-// The decode_reach for rows the longest of which sees `positions` positions: few plans serve all
-// lengths.
-constexpr int decode_reach(int positions) {
-  int reach = 256;
+// The decode_reach for `rows` rows the longest of which sees `positions` positions. Few plans serve
+// all lengths: many rows fill a GPU however long their contexts are, and some unless those are
+// short.
+constexpr int decode_reach(int rows, int positions) {
+  constexpr int kFewRows = 8;
+  constexpr int kSomeRows = 32;
+  constexpr int kShortest = 256;
+  int reach = kShortest;
   while (reach < positions) reach *= 4;
-  return reach;
+  return rows <= kFewRows || (rows <= kSomeRows && reach == kShortest) ? reach : 0;
 }
 
 // A ternary product added to the residual stream: `attn_out` and `ffn_down`.
@@ -348,7 +352,7 @@ struct ChooseArgs {
 };
 
 // Counts the chosen ids in the marks of their sequences (count_choice(), choice.h): once for a
-// pass, at its end, and only where it has met no fault, because such a pass is run again.
+// pass, at its end, and only where it has met no fault, because such a pass may be run again.
 struct CountArgs {
   const int32_t* ids = nullptr;        // [rows] by choose
   const int32_t* row_list = nullptr;   // [rows]: which rows of the pass, each of another sequence

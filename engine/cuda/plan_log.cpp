@@ -46,11 +46,11 @@ class PlanLog {
     attention.type = kv_type_;
     attention.states_rows = workspace_.attention_rows;
     attention.states_chunks = workspace_.max_chunks;
-    // A few decode rows have a plan for each reach: the first, and that of the whole context.
+    // Few decode rows have a plan for each reach: the first, and that of the whole context.
     attention.decode_chunks = workspace_.max_chunks;
     line("attention", text_of(cuda::pick_attention(attention, device_)));
-    const int shortest = decode_reach(1) / kIntegerChunk;
-    if (decode_rows > 0 && rows <= workspace_.attention_rows && shortest < workspace_.max_chunks) {
+    const int shortest = decode_reach(decode_rows, 1) / kIntegerChunk;
+    if (decode_rows > 0 && shortest > 0 && shortest < workspace_.max_chunks) {
       attention.decode_chunks = shortest;
       line("attention in short contexts", text_of(cuda::pick_attention(attention, device_)));
     }

@@ -19,9 +19,7 @@ size_t StepGraphs::step_rows(size_t rows) const {
 }
 
 size_t StepGraphs::step_reach(size_t rows, size_t positions) {
-  // Many rows fill the GPU, however long their contexts are.
-  if (rows > cuda::kMaxInlineRows) return 0;
-  return static_cast<size_t>(decode_reach(static_cast<int>(positions)));
+  return static_cast<size_t>(decode_reach(static_cast<int>(rows), static_cast<int>(positions)));
 }
 
 void StepGraphs::launch(const StepSize& size, cudaStream_t stream) {

@@ -6,6 +6,11 @@
 // own. A warp brings the weights of its 16 rows by itself, in two bits as they are, and unpacks
 // them in registers: the two bits of a weight become the top of a byte, as in ternary_tile.cuh.
 //
+// Of up to 64 tokens a cluster of kParts blocks makes a tile. Each multiplies its share of the
+// columns, sends every block the sums of that block's tokens, then adds up and stores its own. A
+// block leaves when its inbox is full: nothing more is sent to it, and it reads no other block's
+// memory.
+//
 // Rows g and g + 8 of a warp's sixteen are the two rows of a pair. Lane 4 g + t has the sums of
 // both for tokens 8 j + 2 t and 8 j + 2 t + 1, so it stores them without an exchange.
 #include <utility>
@@ -37,7 +42,7 @@ struct Tiling {
   static constexpr int kStageBytes = kCut.stage_bytes();
   static constexpr int kPairs = kCut.pairs();
   static constexpr int kSums = kTokens / 2;  // of a lane
-  // A block stores the results of so many tokens.
+  // Tokens whose results a block stores.
   static constexpr int kOwnTokens = kTokens / kParts;
   static constexpr int kOwnSums = kSums / kParts;
   static_assert(kOwnTokens % 8 == 0 && kOwnSums % 4 == 0);
@@ -403,7 +408,8 @@ __device__ __forceinline__ void make_tile(const Op& op, const QuantisedRows& row
     auto& part_sums = *reinterpret_cast<typename T::PartSums*>(
         weight_memory + T::kThreads / 32 * T::kSlots * kWeightChunkBytes);
     send_sums<T>(sums, part, part_sums, shared.sums);
-    // A part without tokens or pairs locates others, and stores nothing.
+    // A part without tokens or pairs locates others, whose values may be changing, and stores
+    // nothing.
     const LaneTargets<Op, T::kOwnSums / 2> targets(
         op, min(pair, op.pairs() - 1), min(own_token, rows.tokens - 1), max(own_end, 1), 0);
     shared.sums.wait();
@@ -440,7 +446,7 @@ bool launch_tile(const WgmmaGemmPlan& plan, const Op& op, const QuantisedRows& r
   if constexpr (kParts == 1) {
     launch(wgmma_gemm_kernel<Tiling<I, 1>, Op>, plan.launch, stream, op, rows);
     return true;
-  } else if constexpr (kParts <= kWgmmaTiles[I].parts) {
+  } else if constexpr (kParts <= kWgmmaTiles[I].max_parts) {
     launch_clusters(wgmma_gemm_kernel<Tiling<I, kParts>, Op>, kParts, plan.launch, stream, op,
                     rows);
     return true;

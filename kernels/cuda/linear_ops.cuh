@@ -1,6 +1,6 @@
 // The four ternary products as the kernels see them: which weight rows belong together, and where
-// their results go. gemv.cu (one activation row), gemm_skinny.cu (two to eight) and gemm.cu (many)
-// make the products.
+// their results go. gemv.cu, gemm_skinny.cu, gemm.cu and gemm_wgmma.cu make the products
+// (plan/linear.h chooses).
 //
 // One thread stores the results of a pair of output rows: a RoPE pair of a head, gate and up of one
 // feed-forward unit, or any two rows of a projection. An op numbers its pairs from 0:

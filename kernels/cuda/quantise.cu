@@ -15,7 +15,7 @@ __device__ inline int code_of(float z, float s) {
 }
 
 // Waits for the kernel before, then quantises one row by kThreads threads. A thread keeps its first
-// kKept loads: rows of up to 4 kThreads kKept columns are read once, and all at once.
+// kKept loads: all of a row of up to 4 kThreads kKept columns.
 //
 // A partial sum of canonical_sum is one thread's, in the order of the columns. 64 threads have four
 // neighbouring ones each, of the columns that they load. 256 threads have one each, of columns that

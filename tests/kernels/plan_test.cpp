@@ -69,13 +69,13 @@ void add_model(const Sizes& m, const DeviceTraits& device, std::vector<std::stri
     lines.push_back("  " + op + std::string(18 - op.size(), ' ') + std::to_string(rows) +
                     std::string(4 - std::to_string(rows).size(), ' ') + plan);
   };
-  for (const int rows : {1, 2, 8, 9, 64, 512}) {
+  for (const int rows : {1, 2, 8, 9, 24, 64, 512}) {
     for (const auto& [name, size] : products_of(m, rows)) {
       add(name, rows, text_of(pick_linear(size, device)));
     }
     add("attention decode", rows,
         text_of(pick_attention(attention_size(m, rows, rows, 32), device)));
-    if (rows <= 8) {
+    if (rows <= 24) {
       add("attention short", rows,
           text_of(pick_attention(attention_size(m, rows, rows, 2), device)));
     }
@@ -171,7 +171,11 @@ TEST_CASE("plans: every product is covered, fits the device and goes to the kern
             }
             if (const WgmmaGemmPlan* gemm = std::get_if<WgmmaGemmPlan>(&plan)) {
               REQUIRE((device.traits.has_wgmma && rows > 8));
-              REQUIRE(gemm->launch.blocks[0] * kWgmmaTiles[gemm->tile].tokens >= rows);
+              const WgmmaCut& cut = kWgmmaTiles[gemm->tile];
+              REQUIRE(gemm->launch.blocks[0] % gemm->parts == 0);
+              REQUIRE(gemm->launch.blocks[0] / gemm->parts * cut.tokens >= rows);
+              REQUIRE(gemm->parts <= std::min(cut.max_parts, divide_up(cols, kBlockColumns)));
+              REQUIRE((gemm->parts == 1 || device.traits.has_clusters));
               REQUIRE(gemm->quantise.launch.blocks[0] == rows);
             }
           }
@@ -193,6 +197,19 @@ TEST_CASE("plans: each tile of warpgroups fits an SM as often as it says") {
       const int share = std::min(kWgmmaTiles[tile].blocks, divide_up(blocks, 132));
       REQUIRE(sm_bytes / block_bytes >= static_cast<size_t>(share));
       REQUIRE(share * plan.launch.threads <= 512);
+    }
+  }
+}
+
+TEST_CASE("plans: two blocks that share columns fit an SM") {
+  const DeviceTraits& device = kDevices[2].traits;
+  const size_t sm_bytes = device.max_dynamic_shared + kMostStaticShared + kReservedShared;
+  for (int tile = 0; tile < kNumWgmmaTiles; ++tile) {
+    for (int parts = 2; parts <= kWgmmaTiles[tile].max_parts; parts *= 2) {
+      INFO("tile " << tile << ", " << parts << " parts");
+      const WgmmaGemmPlan plan = wgmma_gemm_plan(tile, parts, product(64, 4096, 40, true), device);
+      REQUIRE(2 * (plan.launch.shared_bytes + kMostStaticShared + kReservedShared) <= sm_bytes);
+      REQUIRE(plan.launch.blocks[0] == parts * divide_up(64, kWgmmaTiles[tile].tokens));
     }
   }
 }

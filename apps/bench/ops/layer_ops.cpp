@@ -191,8 +191,7 @@ AttentionArgs LayerOps::attention_args(int layer) const {
   args.layer = layer;
   args.fault = fault_;
   args.decode_rows = pass_.is_decode() ? pass_.rows : 0;
-  // As the engine plans: many rows fill a GPU, however long their contexts are.
-  args.decode_reach = pass_.rows <= kMaxInlineRows ? decode_reach(pass_.depth + 1) : 0;
+  args.decode_reach = decode_reach(pass_.rows, pass_.depth + 1);  // as the engine plans
   return args;
 }
 

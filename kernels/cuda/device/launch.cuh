@@ -171,7 +171,7 @@ void launch_clusters(void (*kernel)(Params...), int blocks, const LaunchSize& si
   config.dynamicSmemBytes = size.shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = 2;
+  config.numAttrs = has_dependent_launch() ? 2 : 1;
   cuda_check(cudaLaunchKernelEx(&config, kernel, Params(args)...), "a kernel launch");
 }
 

@@ -47,7 +47,8 @@ DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& 
   plan.columns = size.group() <= 4 ? 1 : 2;
   const int heads = size.kv_heads * divide_up(size.group(), 4 * plan.columns);
   // Short contexts: a block has both chunks, and an SM to itself. Blocks of the kernels behind it
-  // would take its issue slots; they find room on the other SMs.
+  // would take its issue slots. Where it leaves no SM free they start when a block has ended, which
+  // is still faster (docs/ladder.md, W5).
   const auto other = [&](int round) {
     return static_cast<size_t>(decode_extra_bytes(kSlabDims * plan.slabs, plan.columns, round));
   };

@@ -40,8 +40,8 @@ inline constexpr int kHeadDims[] = {64, 128, 256};
 
 inline constexpr int kDecodeBlockThreads = 256;
 
-// A context of at most kShortChunks chunks is short: where few rows leave SMs enough, one block
-// takes all of it for a kv head.
+// A context of at most kShortChunks chunks is short: where there are SMs enough, one block takes
+// all of it for a row and a kv head.
 inline constexpr int kShortChunks = 2;
 
 // Shared memory of a block besides the tiles of the cache: units of `round` chunks and of as many

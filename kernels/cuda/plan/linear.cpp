@@ -95,7 +95,8 @@ bool gemv_takes(const LinearSize& size, const DeviceTraits& device) {
   return size.rows == 1 && long_gemv_bytes(size.cols, {1, 2}) <= device.max_dynamic_shared;
 }
 
-// Up to so many rows, blocks of a product start as early as there is room for one of them.
+// Up to this many rows, blocks of wgmma start as early as there is room for one of them, and may
+// share the columns of a tile; the tiles of single warps are left to devices without wgmma.
 constexpr int kFewRows = 64;
 
 // Rows that many threads each normalise and quantise.
@@ -193,7 +194,8 @@ int64_t estimated_ns(const WgmmaGemmPlan& plan, const LinearSize& size,
 // As many parts as give each SM two blocks at most, and each block some columns.
 int parts_for(const WgmmaCut& cut, const LinearSize& size, const DeviceTraits& device) {
   const int tiles = divide_up(size.rows, cut.tokens) * divide_up(size.pairs, cut.pairs());
-  const int most = std::min(cut.parts, divide_up(size.cols, kBlockColumns));
+  const int most = std::min(cut.max_parts, divide_up(size.cols, kBlockColumns));
+  if (!device.has_clusters) return 1;
   int parts = 1;
   while (2 * parts <= most && parts * tiles <= device.multiprocessors) parts *= 2;
   return parts;
@@ -256,7 +258,7 @@ LinearPlan pick_linear_rows(const LinearSize& size, const DeviceTraits& device) 
   }
   // Among many rows the tiles of single warps win where a product is short: they leave room on an
   // SM for blocks of the kernel behind them, which then starts earlier. Estimates are of products
-  // by themselves (docs/ladder.md, "Nine to 64 sequences").
+  // by themselves (docs/ladder.md, "nine to 64 sequences").
   constexpr int64_t kShortProduct = 300'000'000;  // multiplications
   const int64_t products = int64_t{size.rows} * size.pairs * size.cols;
   const bool is_few = size.rows <= kFewRows;

@@ -4,8 +4,8 @@
 //   1                     gemv.cu: one kernel for rows whose share of a thread fits into registers,
 //                         one for any length that fits into shared memory
 //   2 to 32               gemm_skinny.cu, on devices with clusters, where it is the fastest
-//   many                  gemm_wgmma.cu, on devices with wgmma: one launch quantises, a second
-//                         multiplies
+//   9 and more            gemm_wgmma.cu, on devices with wgmma, where it is the fastest: one launch
+//                         quantises, a second multiplies
 //   the rest              gemm.cu: the same
 #pragma once
 
@@ -152,8 +152,7 @@ inline constexpr TernaryCut kGemmTiles[] = {
 inline constexpr int kNumGemmTiles = static_cast<int>(std::size(kGemmTiles));
 constexpr const TernaryCut& cut_of(GemmTile tile) { return kGemmTiles[static_cast<int>(tile)]; }
 
-// Loads of four columns that a thread of the quantising kernel keeps, at most: the columns of such
-// rows are read once.
+// Loads of four columns that a thread of the quantising kernel keeps, at most.
 inline constexpr int kKeptLoads[] = {3, 7, 12, 28};
 inline constexpr int kNumKeptLoads = static_cast<int>(std::size(kKeptLoads));
 // Threads for a row: many where the time of one row counts, few where there are many rows.
@@ -187,8 +186,8 @@ inline constexpr int kWeightChunkBytes = kWeightChunk * 16 * kBlockColumns / 4; 
 // weights for each warp.
 struct WgmmaCut {
   int groups, tokens, stages, slots;
-  int blocks;  // of an SM, at most: one multiplies while another stores
-  int parts;   // 1, 2, 4 or 8: so many blocks, a cluster, may share the columns
+  int blocks;     // of an SM, at most: one multiplies while another stores
+  int max_parts;  // blocks of a cluster that may share the columns: 1, 2, 4 or 8
   // Nanoseconds on an H200: of a block of columns where an SM has one tile, and its share of an SM
   // that has several; of the rest of a tile.
   int latency_ns, work_ns, rest_ns;
@@ -200,7 +199,7 @@ struct WgmmaCut {
   constexpr int shared_bytes() const {
     return stages * stage_bytes() + 4 * groups * slots * kWeightChunkBytes + 1024;
   }
-  // Of several parts: those that a block gets.
+  // Sums that a block receives where there are several parts.
   constexpr int part_sum_bytes() const { return 64 * groups * tokens * 4; }
 };
 inline constexpr WgmmaCut kWgmmaTiles[] = {

@@ -36,7 +36,7 @@ std::string text_of(const SkinnyPlan& plan) {
 }
 std::string text_of(const QuantisePlan& plan) {
   return "quantise by " + std::to_string(plan.launch.threads) + ", " + std::to_string(plan.kept) +
-         " loads" + (plan.by_fours ? " of four" : "");
+         " loads" + (plan.by_fours ? " of four" : "") + (plan.early ? ", early" : "");
 }
 std::string text_of(const GemmPlan& plan) {
   const TernaryCut& cut = cut_of(plan.tile);
