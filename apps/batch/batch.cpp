@@ -61,7 +61,7 @@ void add_files(Command& command, BatchFlags& flags) {
           "--shard", [&flags](const std::string& text) { flags.shard = parse_shard(text); },
           "Answer only part I of N of the requests; the others are for other machines")
       .check([](const std::string& text) {
-        return parse_shard(text) ? "" : "'" + text + "' is no shard; use I/N, for example 1/4";
+        return parse_shard(text) ? "" : "'" + text + "' is not a shard; use I/N, for example 1/4";
       })
       .value("I/N");
   command.words("--merge", flags.merge, "Join the outputs of all shards, and check them")

@@ -37,7 +37,7 @@ RecordWriter::~RecordWriter() {
 void RecordWriter::throw_failure() {
   if (error_ == 0 || error_ == EPIPE) return;
   std::string message = "cannot write " + name_ + ": " + std::strerror(error_);
-  if (sync_) message += "; what was written before is safe: type the same command again to go on";
+  if (sync_) message += "; what was written before is safe: type the same command again to resume";
   throw Error(ExitCode::kRuntime, message);
 }
 

@@ -334,7 +334,7 @@ class BatchRun {
     if (!strict_end_.empty()) print_error(strict_end_);
     if (!reader_is_gone) report_.print(is_stream() ? "" : flags_.output);
     const int signal = has_ended_ ? 0 : received_signal();
-    if (signal != 0 && journal_) print_note("interrupted; type the same command again to go on");
+    if (signal != 0 && journal_) print_note("interrupted; type the same command again to resume");
     if (!flags_.summary.empty()) write_summary(signal != 0);
     if (signal != 0) return 128 + signal;
     return static_cast<int>(report_.n_failed() > 0 ? ExitCode::kBatchFailed : ExitCode::kSuccess);

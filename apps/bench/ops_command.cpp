@@ -171,7 +171,7 @@ class Ops {
   }
 
   static constexpr const char* kTitles =
-      "| op | rows | depth | us | MB | GB/s | of memory | unfused us | time x | MB x |\n"
+      "| op | rows | depth | us | MB | GB/s | of mem BW | unfused us | time x | MB x |\n"
       "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n";
 
   static std::string markdown_row(const Json& op) {

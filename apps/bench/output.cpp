@@ -52,7 +52,7 @@ class Markdown final : public BenchOutput {
       titles += " n_ubatch |";
       rule += " ---: |";
     }
-    titles += " test | t/s | p50 ms | p99 ms | GB/s | of memory |\n";
+    titles += " test | t/s | p50 ms | p99 ms | GB/s | of mem BW |\n";
     rule += " ---: | ---: | ---: | ---: | ---: | ---: |\n";
     write_stdout(titles + rule);
   }
@@ -113,7 +113,7 @@ class Table final : public BenchOutput {
     add_column("p50 ms", 7, false);
     add_column("p99 ms", 7, false);
     add_column("GB/s", 6, false);
-    add_column("of memory", 9, false);
+    add_column("of mem BW", 9, false);
     std::vector<std::string> titles;
     for (const Column& column : columns_) titles.push_back(column.title);
     write_stdout(line(titles));

@@ -290,7 +290,7 @@ class Page {
       latencies.push_back(std::move(row));
     }
     page_.table({"model", "backend", "threads", "KV", "test", "tok/s", "±", "median", "TTFT ms",
-                 "GB/s", "of memory", "MB/token", "CPU ms/token", "mJ/token"},
+                 "GB/s", "of mem BW", "MB/token", "CPU ms/token", "mJ/token"},
                 rates);
     if (latencies.empty()) return;
     page_.heading("Inter-token latency, ms");
@@ -300,7 +300,7 @@ class Page {
   }
 
   void reproducibility() {
-    page_.heading("What was measured with what");
+    page_.heading("Test setup");
     std::vector<std::pair<std::string, std::string>> facts = facts_of(report_["build"]);
     for (auto& fact : facts_of(report_["machine"])) facts.push_back(std::move(fact));
     page_.facts(facts);

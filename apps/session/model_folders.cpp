@@ -126,7 +126,7 @@ std::string similar_models(const std::string& name) {
 
 std::string only_one(const std::string& name, const std::vector<std::string>& found) {
   if (found.size() > 1) {
-    throw Error(ExitCode::kModelFile, "the model " + name + " is ambiguous, there are " +
+    throw Error(ExitCode::kModelFile, "the model " + name + " is ambiguous, found " +
                                           join(found, " and ") + "; give the path of one of them");
   }
   return found.front();

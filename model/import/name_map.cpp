@@ -254,7 +254,7 @@ void Mapper::check_all_understood() const {
     if (name.ends_with(".rotary_emb.inv_freq")) continue;
     fail(tensor,
          "is not part of a " + hf_.model.architecture + " of " + std::to_string(hf_.model.layers) +
-             " layers as edgellm knows it",
+             " layers; edgellm does not support it",
          ExitCode::kUnsupported);
   }
 }

@@ -73,7 +73,7 @@ TEST_CASE("Ctrl-C keeps what is done, and the same command goes on") {
   program.send_signal(SIGINT);
   const Result result = program.wait();
   CHECK(result.exit_code == 130);
-  CHECK(contains(result.err, "type the same command again to go on"));
+  CHECK(contains(result.err, "type the same command again to resume"));
   const size_t n_before = read_records(out).size();
   REQUIRE(n_before > 0);
   REQUIRE(n_before < 300);
@@ -298,7 +298,7 @@ TEST_CASE("a full disk costs the answers in flight, no more") {
   CHECK(result.exit_code == 1);
   CHECK(contains(result.err, "cannot write " + out +
                                  ": File too large; what was written before is "
-                                 "safe: type the same command again to go on"));
+                                 "safe: type the same command again to resume"));
   const std::string bytes = read_file(out);
   CHECK(whole_lines(bytes) == bytes);
   run_batch_to(0, in, out);
