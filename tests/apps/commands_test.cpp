@@ -477,7 +477,7 @@ TEST_CASE("perplexity refuses what it cannot measure") {
                 "unknown method strides; use windows, stride or llama.cpp; did you mean stride?");
 }
 
-TEST_CASE("-o - is standard output, of every command that writes a file") {
+TEST_CASE("a file named - is standard output, of every command that writes one") {
   const TempDir folder;
   const TempDir scratch;
   const WithVariable place("TMPDIR", scratch.path().string());
