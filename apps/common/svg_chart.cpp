@@ -17,7 +17,7 @@ namespace {
 constexpr double kWidth = 720;
 constexpr double kHeight = 300;
 constexpr double kLeft = 64;
-constexpr double kRight = 16;
+constexpr double kRight = 24;  // half of the last tick's label
 constexpr double kTop = 14;
 constexpr double kBottom = 46;
 constexpr size_t kColours = 6;  // that the style sheet has
