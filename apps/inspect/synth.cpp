@@ -5,6 +5,7 @@
 #include "apps/common/text_format.h"
 #include "apps/flags/flags.h"
 #include "apps/inspect/commands.h"
+#include "apps/inspect/model_output.h"
 #include "base/text.h"
 #include "model/convert.h"
 
