@@ -28,4 +28,7 @@ std::string join(const std::vector<std::string>& items, std::string_view separat
 
 bool is_utf8(std::string_view text);
 
+// Of UTF-8.
+size_t count_characters(std::string_view text);
+
 }  // namespace edgellm

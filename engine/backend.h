@@ -73,8 +73,8 @@ struct Outputs {
   std::span<const int32_t> rows;
   // Of the first ids.size() of `rows`: chosen as set_choice() says, for the position behind the
   // row's, and counted by the penalties; -1 where every id is banned. A sequence that does not take
-  // the plain arg-max gives one id at most. A greedy id without logits
-  // may come from the certified head.
+  // the plain arg-max gives one id at most. A greedy id without logits may come from the certified
+  // head.
   std::span<int32_t> ids;
   std::span<float> logits;          // [n, vocab] of the last n of `rows`
   std::span<float> hidden;          // [layers + 1, batch rows, dim] or empty: embedding, residual
@@ -157,8 +157,8 @@ class Backend {
   //
   // Afterwards the cache holds `id` and all ids that on_token got but the last; what lies behind
   // them is not defined, nor is what the penalties have counted: set_choice() comes before the next
-  // pass. Throws NotFiniteError as forward() does, once on_token has got the ids of
-  // the steps before. What on_token throws passes through.
+  // pass. Throws NotFiniteError as forward() does, once on_token has got the ids of the steps
+  // before. What on_token throws passes through.
   void decode(int sequence, int32_t id, int position, int n_max,
               const std::function<bool(int32_t id)>& on_token);
 

@@ -1,6 +1,5 @@
 #include "apps/batch/records.h"
 
-#include <algorithm>
 #include <chrono>
 
 #include "apps/common/exit_codes.h"
@@ -81,9 +80,7 @@ OrderedJson completion_logprobs(const BatchChoice& choice, const Tokenizer* toke
     for (const TokenLogprob& one : logprobs.top) top[name(one.id)] = one.logprob;
     tops.push_back(std::move(top));
     offsets.push_back(offset);
-    offset += std::count_if(text.begin(), text.end(), [](char byte) {
-      return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
-    });
+    offset += static_cast<int64_t>(count_characters(text));
   }
   return {{"tokens", std::move(tokens)},
           {"token_logprobs", std::move(of_tokens)},

@@ -383,21 +383,24 @@ class BatchRun {
 struct BatchRun::Live {
   RecordHead head;
   BatchAnswer answer;
-  std::vector<std::optional<TextStream>> texts;             // of the choices
-  std::vector<std::optional<LeadingSpace>> leading_spaces;  // of the choices of a chat
+  struct ChoiceText {
+    TextStream stream;
+    std::optional<LeadingSpace> leading_space;  // of a chat
+  };
+  std::vector<std::optional<ChoiceText>> texts;  // of the choices; none without a tokenizer
   size_t n_unfinished = 0;
   bool has_failed = false;
 
   // False when a stop string has come.
   bool push(size_t choice, int32_t id, bool is_end) {
-    std::optional<TextStream>& text = texts[choice];
+    std::optional<ChoiceText>& text = texts[choice];
     if (!text || is_end) return true;
-    add(choice, text->push(id));
-    return !text->stopped();
+    add(choice, text->stream.push(id));
+    return !text->stream.stopped();
   }
 
   void add(size_t choice, const std::string& piece) {
-    std::optional<LeadingSpace>& space = leading_spaces[choice];
+    std::optional<LeadingSpace>& space = texts[choice]->leading_space;
     *answer.choices[choice].text += space ? space->dropped_from(piece) : piece;
   }
 };
@@ -415,7 +418,6 @@ void BatchRun::submit(const RecordHead& head, const BatchInput::Request& line,
   live->n_unfinished = static_cast<size_t>(wanted.n);
   live->answer.choices.resize(live->n_unfinished);
   live->texts.resize(live->n_unfinished);
-  live->leading_spaces.resize(live->n_unfinished);
   if (!wanted.has_own_seed) wanted.sampling.seed = seed_of(head.custom_id, wanted.sampling.seed);
   for (size_t choice = 0; choice < live->texts.size(); ++choice) {
     submit_choice(live, choice, wanted, scheduler);
@@ -428,11 +430,12 @@ void BatchRun::submit_choice(const std::shared_ptr<Live>& live, size_t choice,
   BatchChoice& to = live->answer.choices[choice];
   if (tokenizer_ != nullptr) {
     to.text.emplace();
-    live->texts[choice].emplace(*tokenizer_, wanted.stop);
+    Live::ChoiceText& text =
+        live->texts[choice].emplace(Live::ChoiceText{{*tokenizer_, wanted.stop}, {}});
     if (wanted.is_chat) {
-      live->leading_spaces[choice].emplace();
+      text.leading_space.emplace();
     } else {
-      live->texts[choice]->start_behind(live->answer.prompt_ids);
+      text.stream.start_behind(live->answer.prompt_ids);
     }
   }
   const std::vector<int32_t>& stop_ids = model_.tokenizer().stop_ids;
@@ -470,7 +473,7 @@ void BatchRun::end_choice(Live& live, size_t choice, SequenceResult&& result) {
                 batch_error(result.failure->code, about(live.head, result.failure->message)));
   }
   BatchChoice& to = live.answer.choices[choice];
-  if (live.texts[choice]) live.add(choice, live.texts[choice]->finish());
+  if (live.texts[choice]) live.add(choice, live.texts[choice]->stream.finish());
   to.result = std::move(result);
   if (live.n_unfinished > 0 || live.has_failed) return;
   report_.answered(to.result);

@@ -246,9 +246,9 @@ class Bench {
 
 int bench_command(BenchFlags flags) {
   if (flags.json) flags.format = "json";
+  if (flags.format.empty()) flags.format = is_terminal(STDOUT_FILENO) ? "table" : "md";
   // --ops has one table, which Markdown reads as well.
-  const bool for_people = is_terminal(STDOUT_FILENO) && !flags.ops;
-  if (flags.format.empty()) flags.format = for_people ? "table" : "md";
+  if (flags.ops && flags.format == "table") flags.format = "md";
   if (flags.models.empty() && flags.shapes.empty()) {
     throw Error(ExitCode::kUsage, "bench needs a MODEL or --shape NAME (one of " +
                                       join(synth_shape_names(), ", ") +

@@ -98,7 +98,7 @@ class Ops {
       Json report = header_;
       report["runs"] = std::move(runs_);
       print_json(report);
-    } else if (flags_.format == "md" || flags_.format == "table") {
+    } else if (flags_.format == "md") {
       write_stdout("\n" + build_line(header_["build"]));
     }
     return 0;
@@ -132,9 +132,8 @@ class Ops {
     if (run.on_gpu) json["device"] = device.gpu_name;
     const std::string place = run.on_gpu ? device.gpu_name
                                          : "the CPU (" + machine_.cpu + ", " + machine_.isa + ", " +
-                                               std::to_string(run.threads) +
-                                               (run.threads == 1 ? " thread)" : " threads)");
-    if (flags_.format == "md" || flags_.format == "table") {
+                                               counted(run.threads, "thread") + ")";
+    if (flags_.format == "md") {
       write_stdout((runs_.empty() ? "" : "\n") + subject.name + " on " + place +
                    ", memory read at " + fixed(run.bandwidth.gb_s, 1) + " GB/s\n\n" + kTitles);
     }
@@ -156,7 +155,7 @@ class Ops {
   }
 
   void print(const Json& run, const Json& op) {
-    if (flags_.format == "md" || flags_.format == "table") {
+    if (flags_.format == "md") {
       write_stdout(markdown_row(op));
     } else if (flags_.format == "csv") {
       write_stdout(csv_lines(header_, run, op, first_row_));

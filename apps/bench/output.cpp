@@ -1,6 +1,7 @@
 #include "apps/bench/output.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "apps/common/terminal.h"
 #include "base/error.h"
 #include "base/number_format.h"
+#include "base/text.h"
 
 namespace edgellm {
 namespace {
@@ -104,16 +106,36 @@ class Table final : public BenchOutput {
     for (const std::string& name : header.test_names) {
       test_width = std::max(test_width, name.size());
     }
-    if (header.model_names.size() > 1) add_column("model", model_width, true);
-    add_column("on", 7, true);
-    if (header.show_kv_type) add_column("KV", 3, true);
-    if (header.show_prefill_chunk) add_column("chunk", 5, false);
-    add_column("test", test_width, true);
-    add_column("tok/s", 17, false);
-    add_column("p50 ms", 7, false);
-    add_column("p99 ms", 7, false);
-    add_column("GB/s", 6, false);
-    add_column("of mem BW", 9, false);
+    const auto of_latency = [](const char* percentile) {
+      return [=](const Json&, const Json& test) {
+        return table_cell(test["itl"][percentile], 1e6, 3);
+      };
+    };
+    if (header.model_names.size() > 1) {
+      add_column("model", model_width, true,
+                 [](const Json& run, const Json&) { return run["model"]["name"]; });
+    }
+    add_column("on", 7, true, [](const Json& run, const Json&) -> std::string {
+      const std::string backend = run["backend"];
+      return backend == "CPU" ? "CPU x" + run["threads"].dump() : backend;
+    });
+    if (header.show_kv_type) {
+      add_column("KV", 3, true, [](const Json& run, const Json&) { return run["kv_type"]; });
+    }
+    if (header.show_prefill_chunk) {
+      add_column("chunk", 5, false,
+                 [](const Json& run, const Json&) { return run["prefill_chunk"].dump(); });
+    }
+    add_column("test", test_width, true,
+               [](const Json&, const Json& test) { return test["test"]; });
+    add_column("tok/s", 17, false, [](const Json&, const Json& test) { return rate_cell(test); });
+    add_column("p50 ms", 7, false, of_latency("p50_ns"));
+    add_column("p99 ms", 7, false, of_latency("p99_ns"));
+    add_column("GB/s", 6, false, [](const Json&, const Json& test) {
+      return table_cell(test["achieved_gb_s"], 1, 1);
+    });
+    add_column("of mem BW", 9, false,
+               [](const Json&, const Json& test) { return share_cell(test); });
     std::vector<std::string> titles;
     for (const Column& column : columns_) titles.push_back(column.title);
     write_stdout(line(titles));
@@ -121,7 +143,7 @@ class Table final : public BenchOutput {
 
   void test(const Json& run, const Json& test) override {
     std::vector<std::string> cells;
-    for (const Column& column : columns_) cells.push_back(cell(column.title, run, test));
+    for (const Column& column : columns_) cells.push_back(column.cell(run, test));
     cached_ = cached_ || test["step_fits_cache"] == true;
     write_stdout(line(cells));
   }
@@ -140,41 +162,23 @@ class Table final : public BenchOutput {
   }
 
  private:
+  using Cell = std::function<std::string(const Json& run, const Json& test)>;
   struct Column {
     std::string title;
     size_t width;
     bool to_left;
+    Cell cell;
   };
 
-  void add_column(const char* title, size_t width, bool to_left) {
-    columns_.push_back({title, width, to_left});
-  }
-
-  static std::string cell(const std::string& title, const Json& run, const Json& test) {
-    if (title == "model") return run["model"]["name"];
-    if (title == "on") {
-      const std::string backend = run["backend"];
-      return backend == "CPU" ? "CPU x" + run["threads"].dump() : backend;
-    }
-    if (title == "KV") return run["kv_type"];
-    if (title == "chunk") return run["prefill_chunk"].dump();
-    if (title == "test") return test["test"];
-    if (title == "tok/s") return rate_cell(test);
-    if (title == "p50 ms") return table_cell(test["itl"]["p50_ns"], 1e6, 3);
-    if (title == "p99 ms") return table_cell(test["itl"]["p99_ns"], 1e6, 3);
-    if (title == "GB/s") return table_cell(test["achieved_gb_s"], 1, 1);
-    return share_cell(test);
+  void add_column(const char* title, size_t width, bool to_left, Cell cell) {
+    columns_.push_back({title, width, to_left, std::move(cell)});
   }
 
   std::string line(const std::vector<std::string>& cells) const {
     std::string text;
     for (size_t i = 0; i < cells.size(); ++i) {
       const Column& column = columns_[i];
-      // A character counts once, however many bytes it has.
-      const auto width =
-          static_cast<size_t>(std::count_if(cells[i].begin(), cells[i].end(), [](char c) {
-            return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-          }));
+      const size_t width = count_characters(cells[i]);
       const std::string spaces(column.width - std::min(column.width, width), ' ');
       text += (i > 0 ? "  " : "") + (column.to_left ? cells[i] + spaces : spaces + cells[i]);
     }

@@ -45,7 +45,7 @@ std::string run_name(const Json& run, const Json& runs) {
   add([](const Json& r) -> Json { return r["model"]["name"]; }, as_is);
   add([](const Json& r) -> Json { return r["backend"]; }, as_is);
   add([](const Json& r) -> Json { return r["threads"]; },
-      [](const Json& value) { return value.dump() + (value == 1 ? " thread" : " threads"); });
+      [](const Json& value) { return counted(value, "thread"); });
   add([](const Json& r) -> Json { return r["kv_type"]; }, as_is);
   add([](const Json& r) -> Json { return r["prefill_chunk"]; },
       [](const Json& value) { return "chunks of " + value.dump(); });

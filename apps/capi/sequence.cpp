@@ -4,6 +4,7 @@
 
 #include "apps/session/prompt.h"
 #include "base/error.h"
+#include "base/number_format.h"
 #include "engine/prefill.h"
 
 namespace edgellm::capi {
@@ -52,8 +53,7 @@ int LoadedModel::take_slot() {
   const auto free = std::find(slot_is_taken_.begin(), slot_is_taken_.end(), false);
   if (free == slot_is_taken_.end()) {
     throw Error(ExitCode::kUsage,
-                "the model was opened for " + std::to_string(slot_is_taken_.size()) +
-                    (slot_is_taken_.size() == 1 ? " sequence" : " sequences") +
+                "the model was opened for " + counted(std::ssize(slot_is_taken_), "sequence") +
                     " and has as many; free one, or open it with more max_sequences");
   }
   *free = true;

@@ -38,6 +38,17 @@ std::string range_problem(const std::string& value, int low, int high) {
          std::to_string(high);
 }
 
+// What is wrong with the first bad word of a list.
+Problem of_each_word(Problem problem) {
+  return [problem = std::move(problem)](const std::string& text) {
+    for (const std::string& word : words_of({text})) {
+      std::string what = problem(word);
+      if (!what.empty()) return what;
+    }
+    return std::string();
+  };
+}
+
 // Bytes of "8G", "512MiB", "100000"; empty where that is no size above 0 that fits.
 std::optional<uint64_t> parse_size(const std::string& text) {
   const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
@@ -149,34 +160,32 @@ Option Command::option(const std::string& names, std::optional<std::string>& val
       names, [&value](const std::string& text) { value = text; }, description);
 }
 
-Option Command::option(const std::string& names, int& value, const std::string& description) {
-  const std::string name = names_of(names).back();
+template <class T, class Target>
+Option Command::number_option(const std::string& names, Target& value,
+                              const std::string& description) {
   return parsed_option(
-      names, [&value, name](const std::string& text) { value = parse_number<int>(name, text); },
+      names,
+      [&value, name = names_of(names).back()](const std::string& text) {
+        value = parse_number<T>(name, text);
+      },
       description);
+}
+
+Option Command::option(const std::string& names, int& value, const std::string& description) {
+  return number_option<int>(names, value, description);
 }
 
 Option Command::option(const std::string& names, std::optional<int>& value,
                        const std::string& description) {
-  const std::string name = names_of(names).back();
-  return parsed_option(
-      names, [&value, name](const std::string& text) { value = parse_number<int>(name, text); },
-      description);
+  return number_option<int>(names, value, description);
 }
 
 Option Command::option(const std::string& names, uint64_t& value, const std::string& description) {
-  const std::string name = names_of(names).back();
-  return parsed_option(
-      names,
-      [&value, name](const std::string& text) { value = parse_number<uint64_t>(name, text); },
-      description);
+  return number_option<uint64_t>(names, value, description);
 }
 
 Option Command::option(const std::string& names, double& value, const std::string& description) {
-  const std::string name = names_of(names).back();
-  return parsed_option(
-      names, [&value, name](const std::string& text) { value = parse_number<double>(name, text); },
-      description);
+  return number_option<double>(names, value, description);
 }
 
 Option Command::size_option(const std::string& names, uint64_t& bytes,
@@ -211,13 +220,7 @@ Option Command::word_list(const std::string& names, std::vector<std::string>& va
                           const std::string& description, Problem problem) {
   return add(names, Takes::kEach, description,
              [&values](const std::vector<std::string>& texts) { values = words_of(texts); })
-      .check([problem = std::move(problem)](const std::string& text) {
-        std::string what;
-        for (const std::string& word : words_of({text})) {
-          if (what.empty()) what = problem(word);
-        }
-        return what;
-      });
+      .check(of_each_word(std::move(problem)));
 }
 
 Option Command::number_list(const std::string& names, std::vector<int>& values,
@@ -229,13 +232,8 @@ Option Command::number_list(const std::string& names, std::vector<int>& values,
                  values.push_back(try_parse_number<int>(word).value());
                }
              })
-      .check([low, high](const std::string& text) {
-        std::string what;
-        for (const std::string& word : words_of({text})) {
-          if (what.empty()) what = range_problem(word, low, high);
-        }
-        return what;
-      });
+      .check(of_each_word(
+          [low, high](const std::string& word) { return range_problem(word, low, high); }));
 }
 
 Option Command::find(const std::string& name) {

@@ -104,6 +104,9 @@ class Command {
   const std::deque<OptionSpec>& specs() const { return specs_; }  // in the order of declaration
 
  private:
+  template <class T, class Target>
+  Option number_option(const std::string& names, Target& value, const std::string& description);
+
   Option add(const std::string& names, OptionSpec::Takes takes, const std::string& description,
              std::function<void(const std::vector<std::string>& values)> take);
 

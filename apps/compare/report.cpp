@@ -80,10 +80,6 @@ bool is_ternary(const std::string& quantisation) {
 
 std::string milliseconds(double ns) { return fixed(ns / 1e6, ns < 1e7 ? 3 : 1) + " ms"; }
 
-std::string counted(int64_t n, const std::string& noun) {
-  return std::to_string(n) + " " + noun + (n == 1 ? "" : "s");
-}
-
 // Rows as a Markdown table whose columns stand below each other; all but the first to the right.
 std::string table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;

@@ -18,7 +18,7 @@
 namespace edgellm {
 
 ModelOutput::ModelOutput(const std::string& named) : path_(named), name_(named) {
-  if (named != "-") {
+  if (named != kStandardOutput) {
     require_writable(named);
     return;
   }

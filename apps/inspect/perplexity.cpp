@@ -113,9 +113,8 @@ PerplexityFlags checked(PerplexityFlags flags) {
 }
 
 std::string in_words(const PerplexityCut& cut, PerplexityMethod method) {
-  const size_t n_windows = cut.windows().size();
-  std::string text = std::to_string(cut.n_counted()) + " tokens in " + std::to_string(n_windows) +
-                     (n_windows == 1 ? " window" : " windows");
+  std::string text = std::to_string(cut.n_counted()) + " tokens in " +
+                     counted(std::ssize(cut.windows()), "window");
   if (method != PerplexityMethod::kWindows) text += " of " + std::to_string(cut.window_size());
   if (method == PerplexityMethod::kStride) text += ", stride " + std::to_string(cut.stride());
   if (method == PerplexityMethod::kLlamaCpp) text += ", llama.cpp's way";

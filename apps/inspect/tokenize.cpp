@@ -142,7 +142,12 @@ int detokenize(const DetokenizeFlags& flags) {
   return 0;
 }
 
-constexpr const char* kSourceHelp = "A model as run takes it, or a tokenizer.json";
+void add_source(Command& command, std::string& source) {
+  command.option("MODEL", source, "A model as run takes it, or a tokenizer.json")
+      .aliases("-m,--model")
+      .required()
+      .value("MODEL|FILE.json");
+}
 
 }  // namespace
 
@@ -153,10 +158,7 @@ void add_tokenize(Program& program) {
                   "  edgellm tokenize model.tmac2 \"Once upon a time\" --pieces\n"
                   "  edgellm tokenize tokenizer.json -f story.txt --json --no-special");
   auto flags = std::make_shared<TokenizeFlags>();
-  command.option("MODEL", flags->source, kSourceHelp)
-      .aliases("-m,--model")
-      .required()
-      .value("MODEL|FILE.json");
+  add_source(command, flags->source);
   add_prompt_options(command, flags->text, PromptForms::kText);
   command.flag("--pieces", flags->pieces,
                "A line for each token: its id, a tab, its text in quotes");
@@ -172,10 +174,7 @@ void add_detokenize(Program& program) {
                   "  edgellm detokenize model.tmac2 4093 46 1902 568 258 572\n"
                   "  edgellm tokenize model.tmac2 -f story.txt | edgellm detokenize model.tmac2");
   auto flags = std::make_shared<DetokenizeFlags>();
-  command.option("MODEL", flags->source, kSourceHelp)
-      .aliases("-m,--model")
-      .required()
-      .value("MODEL|FILE.json");
+  add_source(command, flags->source);
   const Option ids = command.words(
       "IDS", flags->ids, "The ids; without them standard input is read, as tokenize writes it");
   command

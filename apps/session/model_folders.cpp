@@ -89,6 +89,18 @@ std::vector<std::string> found_in_folders(const std::string& name) {
   return found;
 }
 
+// The .tmac2 files in the folder itself.
+std::vector<std::string> models_in(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().extension() == kEnding) paths.push_back(entry->path().string());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
 // "; did you mean ...?" with models of the folders and of the folder that the path names.
 std::string similar_models(const std::string& name) {
   const fs::path asked(name);
@@ -103,12 +115,9 @@ std::string similar_models(const std::string& name) {
   std::vector<std::string> stems;
   std::vector<std::string> paths;
   for (const std::string& folder : folders) {
-    std::error_code error;
-    for (fs::directory_iterator entry(folder.empty() ? "." : folder, error), end;
-         !error && entry != end; entry.increment(error)) {
-      if (entry->path().extension() != kEnding) continue;
-      stems.push_back(stem_of(entry->path()));
-      paths.push_back((folder.empty() ? entry->path().filename() : entry->path()).string());
+    for (const fs::path path : models_in(folder.empty() ? "." : folder)) {
+      stems.push_back(stem_of(path));
+      paths.push_back((folder.empty() ? path.filename() : path).string());
     }
   }
   const std::vector<std::string> near = near_matches(stem_of(asked), stems);
@@ -138,18 +147,6 @@ std::string folders_text() {
   return folders.empty() ? "any model folder, as neither EDGELLM_MODELS, XDG_DATA_HOME nor HOME "
                            "names one"
                          : join(folders, ", ");
-}
-
-// The .tmac2 files in the folder itself.
-std::vector<std::string> models_in(const std::string& folder) {
-  std::vector<std::string> paths;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (entry->path().extension() == kEnding) paths.push_back(entry->path().string());
-  }
-  std::sort(paths.begin(), paths.end());
-  return paths;
 }
 
 [[noreturn]] void fail_not_found(const std::string& name) {

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/text.h"
 #include "tokenizer/jinja/builtins.h"
 #include "tokenizer/jinja/call.h"
 #include "tokenizer/jinja/table.h"

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/text.h"
 #include "tokenizer/jinja/builtins.h"
 #include "tokenizer/jinja/call.h"
 #include "tokenizer/jinja/table.h"

@@ -92,12 +92,6 @@ Text change_case(const Text& text, Case to) {
   return result;
 }
 
-size_t count_characters(std::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char byte) {
-    return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
-  }));
-}
-
 std::vector<size_t> character_offsets(std::string_view text) {
   std::vector<size_t> offsets;
   for (size_t i = 0; i < text.size(); i += read(text, i).second) offsets.push_back(i);

@@ -62,7 +62,6 @@ enum class Case {
 };
 Text change_case(const Text& text, Case to);
 
-size_t count_characters(std::string_view text);
 std::vector<size_t> character_offsets(std::string_view text);  // and the text's size behind them
 
 // The offset of `needle` at or behind `from`, or npos; linear for any text.
