@@ -23,20 +23,30 @@ namespace edgellm {
 
 // ---- Weights --------------------------------------------------------------------------------
 
-// A ternary matrix [rows, cols] with a float32 multiplier for the whole or for each row:
-// y[r] = scale[r] * sum_c codes[r][c] * x[c].
+// Columns that share a scale where a matrix has one for each group, and that share a unit where
+// activations have one (Activations::kInt16Group). The last group of a row may have fewer.
+inline constexpr int kScaleGroup = 128;
+EDGELLM_HOST_DEVICE constexpr int group_count(int cols) {
+  return (cols + kScaleGroup - 1) / kScaleGroup;
+}
+
+enum class DenseType : uint8_t { kF32, kF16, kBF16 };
+
+// A ternary matrix [rows, cols] with a multiplier for the whole, for each row or for each group of
+// a row: y[r] = sum_c scale[r][c / kScaleGroup] * codes[r][c] * x[c].
 struct TernaryMatrix {
   // [rows, ceil(cols / 4)] bytes, four codes a byte, first code in the low bits, 00 = 0, 01 = +1,
   // 11 = -1 (10 does not occur), the last byte of a row filled with zeros: the layout of the file.
   // `ref` and `cpu` read it as it is; the GPU keeps a repacked copy and passes that here.
   const uint8_t* codes = nullptr;
   const float* scale = nullptr;  // [n_scales], finite, not negative
-  int n_scales = 0;              // 1, or rows
+  int n_scales = 0;              // 1, or rows; 0: group_scale
   int rows = 0;
   int cols = 0;  // at most 2^24, so that any int8 dot product fits in int32
+  // [rows, group_count(cols)], finite, not negative; only beside Activations::kInt16Group.
+  const void* group_scale = nullptr;
+  DenseType group_scale_type = DenseType::kF16;  // or kF32
 };
-
-enum class DenseType : uint8_t { kF32, kF16, kBF16 };
 
 // An unquantised matrix [rows, cols]: embedding and head. Widening to float32 is exact.
 struct DenseMatrix {
@@ -159,12 +169,29 @@ struct RowPlaces {
 // there if it still holds 0 (the head stores layers + 1). Codes of such a row are 0. The engine
 // turns it into an error after the pass; nothing downstream may crash on the values meanwhile.
 
+// How the rows that a ternary product reads are coded.
+enum class Activations : uint8_t {
+  // int8, a scale for the row (QkvArgs): models trained so.
+  kInt8Row,
+  // int16, a unit for each group of columns: models trained with float activations. The error is
+  // below that of rounding the row to bf16 (docs/numerics.md).
+  //   z = x * gain, or x where there is no gain; in each group, a = max|z|
+  //   a == 0:     codes and unit are 0
+  //   otherwise   a = max(a, 1e-30f), code = rint(z * (32639.0f / a)), unit = a / 32639.0f
+  //   S = +0; for groups g in ascending order:
+  //   S = fma(float(W[i] . codes over g) * unit[g], scale[i][g], S)
+  //   y[i] = S * r, with r as in QkvArgs where there is a gain, else 1
+  kInt16Group,
+};
+inline constexpr float kMaxGroupCode = 32639.0f;  // 127 * 256 + 127: two int8 digits
+
 // x[r] = float(table[ids[r]]). ids are valid: the engine has checked them.
 struct EmbedArgs {
-  DenseMatrix table;             // [vocab, dim]
+  DenseMatrix table;             // [vocab, dim]; without data: the table is `ternary`
   const int32_t* ids = nullptr;  // [rows]
   float* x = nullptr;            // [rows, dim] out
   int rows = 0;
+  TernaryMatrix ternary = {};  // [vocab, dim]; a value is scale * code, +0 for code 0
 };
 
 // RMSNorm, int8 quantisation, the ternary products q, k and v, RoPE on q and k. Per row (BitNet
@@ -196,6 +223,11 @@ struct QkvArgs {
   int head_dim = 0;
   int layer = 0;
   int32_t* fault = nullptr;
+  Activations activations = Activations::kInt8Row;
+  // [head_dim] or null: each head of q and k goes through RMSNorm before RoPE, with this gain:
+  //   r = 1.0f / sqrt(canonical_sum(y * y) / float(head_dim) + eps); y = gain * (y * r)
+  const float* q_gain = nullptr;
+  const float* k_gain = nullptr;
 };
 
 // Appends the rows' keys and values to the cache, each at its place: as they are, or turned and
@@ -252,6 +284,7 @@ struct ProjectArgs {
   int rows = 0;
   int layer = 0;
   int32_t* fault = nullptr;  // also set when x is not finite afterwards
+  Activations activations = Activations::kInt8Row;
 };
 
 enum class GateActivation : uint8_t {
@@ -271,18 +304,20 @@ struct FfnUpArgs {
   int rows = 0;
   int layer = 0;
   int32_t* fault = nullptr;
+  Activations activations = Activations::kInt8Row;
 };
 
 // Final RMSNorm and the head, for the rows that are asked for.
 //   r = 1.0f / sqrt(canonical_sum(x * x) / float(dim) + eps);  normed = gain * (x * r)
-//   logits[v] = canonical_sum over dim of w[v] * normed
+//   logits[v] = canonical_sum over dim of w[v] * normed; of a ternary head: the product of
+//   Activations::kInt16Group, of `normed` without a gain
 //   argmax = the lowest id among the largest logits, ids in `banned` left out; -0 equals +0
 struct HeadArgs {
   const float* x = nullptr;           // [input rows, dim]
   const int32_t* row_list = nullptr;  // [rows]: which rows of x
   const float* gain = nullptr;        // [dim]
   float eps = 0;
-  DenseMatrix w;                    // [vocab, dim]
+  DenseMatrix w;                    // [vocab, dim]; without data: the head is `ternary`
   float* normed = nullptr;          // [rows, dim] out
   float* logits = nullptr;          // [rows, vocab] out
   int32_t* argmax = nullptr;        // [rows] out, or null
@@ -291,6 +326,7 @@ struct HeadArgs {
   int rows = 0;
   int layers = 0;
   int32_t* fault = nullptr;
+  TernaryMatrix ternary = {};  // [vocab, dim]
 };
 
 // The arg-max of HeadArgs, the same id always, for fewer bytes: the certified head bounds every

@@ -432,10 +432,32 @@ inline void weigh_values(const int8_t* const (&values)[2], int tile_dims, int gr
 
 #include "kernels/cpu/integer.inc"
 
+// ---- Groups ---------------------------------------------------------------------------------
+
+inline I group_products(const I (&u)[4], const int8_t* high, const int8_t* low) {
+  I high_sum = zero_bytes();
+  I low_sum = zero_bytes();
+  for (int k = 0; k < 4; ++k) {
+    high_sum = _mm512_dpbusd_epi32(high_sum, u[k], _mm512_loadu_si512(high + k * kPlaneBytes));
+    low_sum = _mm512_dpbusd_epi32(low_sum, u[k], _mm512_loadu_si512(low + k * kPlaneBytes));
+  }
+  return _mm512_add_epi32(_mm512_slli_epi32(high_sum, 8), low_sum);
+}
+inline void add_group_lanes(I a, I b, I c, I d, I4* sums) {
+  const I ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  const I cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+  const I abcd = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+  const I pairs = _mm512_add_epi32(abcd, _mm512_shuffle_i64x2(abcd, abcd, 0xb1));
+  sums[0] = _mm512_castsi512_si128(pairs);
+  sums[1] = _mm512_extracti32x4_epi32(pairs, 2);
+}
+
+#include "kernels/cpu/groups.inc"
+
 }  // namespace
 
 const Primitives kAvx512 = {
-    "avx512", kPlaneBytes, quantise,   ternary_rows,       rms_norm,    dense_rows, largest,
+    "avx512", kPlaneBytes, quantise,   ternary_rows, code_groups, group_rows, rms_norm,    dense_rows, largest,
     powers,   row_amax,    code_row,   certified_products, gate,        add_rows,   attention,
     turn_row, code_digits, code_query, integer_attention,  merge_states};
 

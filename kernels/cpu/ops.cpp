@@ -12,32 +12,70 @@
 namespace edgellm::cpu {
 namespace {
 
-QuantisedRows take_quantised(Carver& carver, const Primitives& isa, int rows, int cols) {
-  QuantisedRows out;
-  out.stride = quantised_stride(isa, cols);
-  out.codes = carver.take<int8_t>(static_cast<size_t>(rows) * out.stride);
-  out.sum = carver.take<int32_t>(static_cast<size_t>(rows));
-  out.s = carver.take<float>(static_cast<size_t>(rows));
-  out.r = carver.take<float>(static_cast<size_t>(rows));
-  return out;
-}
-
-// The quantised rows of an op with a ternary product, in shared scratch.
-QuantisedRows quantise_rows(Pool& pool, const float* y, const float* gain, float eps, int cols,
-                            int rows, int32_t* fault, int layer) {
-  Carver counted;
-  take_quantised(counted, pool.isa(), rows, cols);
-  Carver carver(pool.shared_scratch(counted.used()));
-  const QuantisedRows out = take_quantised(carver, pool.isa(), rows, cols);
-  pool.for_each(rows, 1, [&](int begin, int end, int) {
-    for (int row = begin; row < end; ++row) {
-      if (!pool.isa().quantise(y + at(row, cols), gain, eps, cols, out, row)) {
-        set_fault(fault, layer + 1);
+// The rows of an op with a ternary product, coded, in shared scratch.
+class CodedRows {
+ public:
+  CodedRows(Pool& pool, Activations activations, int cols, int rows)
+      : isa_(pool.isa()), activations_(activations), cols_(cols) {
+    Carver counted;
+    place(counted, rows);
+    Carver carver(pool.shared_scratch(counted.used()));
+    place(carver, rows);
+  }
+  // Of an op: y [rows, cols], through the folded norm where gain is given.
+  CodedRows(Pool& pool, Activations activations, const float* y, const float* gain, float eps,
+            int cols, int rows, int32_t* fault, int layer)
+      : CodedRows(pool, activations, cols, rows) {
+    pool.for_each(rows, 1, [&](int begin, int end, int) {
+      for (int row = begin; row < end; ++row) {
+        if (!code(y + at(row, cols), gain, eps, row)) set_fault(fault, layer + 1);
       }
+    });
+  }
+
+  // Primitives::ternary_rows or group_rows.
+  void multiply(const TernaryMatrix& w, int i_begin, int i_end, int t_begin, int t_end, float* out,
+                size_t out_stride) const {
+    if (activations_ == Activations::kInt8Row) {
+      isa_.ternary_rows(w, i_begin, i_end, int8_, t_begin, t_end, out, out_stride);
+    } else {
+      isa_.group_rows(w, i_begin, i_end, int16_, t_begin, t_end, out, out_stride);
     }
-  });
-  return out;
-}
+  }
+
+ private:
+  bool code(const float* y, const float* gain, float eps, int row) const {
+    return activations_ == Activations::kInt8Row
+               ? isa_.quantise(y, gain, eps, cols_, int8_, row)
+               : isa_.code_groups(y, gain, eps, cols_, int16_, row);
+  }
+
+  void place(Carver& carver, int n) {
+    const size_t rows = static_cast<size_t>(n);
+    const size_t stride = quantised_stride(isa_, cols_);
+    if (activations_ == Activations::kInt8Row) {
+      int8_.stride = stride;
+      int8_.codes = carver.take<int8_t>(rows * stride);
+      int8_.sum = carver.take<int32_t>(rows);
+      int8_.s = carver.take<float>(rows);
+      int8_.r = carver.take<float>(rows);
+      return;
+    }
+    int16_.stride = stride;
+    int16_.groups = group_count(static_cast<int>(stride));
+    const size_t groups = rows * static_cast<size_t>(int16_.groups);
+    int16_.digits = carver.take<int8_t>(2 * rows * stride);
+    int16_.sum = carver.take<int32_t>(groups);
+    int16_.unit = carver.take<float>(groups);
+    int16_.r = carver.take<float>(rows);
+  }
+
+  const Primitives& isa_;
+  Activations activations_;
+  int cols_;
+  QuantisedRows int8_;
+  GroupedRows int16_;
+};
 
 // How a product of w_rows weight rows with `rows` activation rows is cut into items.
 struct Tiling {
@@ -72,15 +110,15 @@ struct Tile {
 
 void project(const ProjectArgs& args, Pool& pool) {
   const int dim = args.w.rows;
-  const QuantisedRows quantised = quantise_rows(pool, args.y, args.gain, args.eps, args.w.cols,
-                                                args.rows, args.fault, args.layer);
+  const CodedRows coded(pool, args.activations, args.y, args.gain, args.eps, args.w.cols, args.rows,
+                        args.fault, args.layer);
   const Tiling tiling(dim, args.rows, pool.threads());
   pool.for_each(tiling.items(), 1, [&](int begin, int end, int) {
     for (int item = begin; item < end; ++item) {
       const Tile tile(tiling, item, dim, args.rows);
       float products[128 * kMaxTokenTile];
-      pool.isa().ternary_rows(args.w, tile.w_begin, tile.w_end, quantised, tile.t_begin, tile.t_end,
-                              products, static_cast<size_t>(tile.width()));
+      coded.multiply(args.w, tile.w_begin, tile.w_end, tile.t_begin, tile.t_end, products,
+                     static_cast<size_t>(tile.width()));
       for (int t = tile.t_begin; t < tile.t_end; ++t) {
         if (!pool.isa().add(args.x + at(t, dim, tile.w_begin),
                             products + at(t - tile.t_begin, tile.width()), tile.width())) {
@@ -89,6 +127,44 @@ void project(const ProjectArgs& args, Pool& pool) {
       }
     }
   });
+}
+
+// RMSNorm of the heads in `width` values.
+void norm_heads(const Primitives& isa, float* values, int width, const float* gain,
+                const QkvArgs& args) {
+  for (int begin = 0; begin < width; begin += args.head_dim) {
+    isa.rms_norm(values + begin, gain, args.eps, args.head_dim, values + begin);
+  }
+}
+
+// A row of a ternary table: scale * code.
+void embed_ternary(const TernaryMatrix& table, int id, float* x) {
+  const uint8_t* codes = table.codes + at(id, (table.cols + 3) / 4);
+  for (int i = 0; i < table.cols; ++i) {
+    const float scale =
+        table.n_scales > 0 ? table.scale[table.n_scales == 1 ? 0 : id]
+                           : widen(table.group_scale, table.group_scale_type,
+                                   at(id, group_count(table.cols), i / kScaleGroup));
+    const int bits = codes[i / 4] >> (2 * (i % 4)) & 3;
+    x[i] = bits == 0 ? 0.0f : bits == 1 ? scale : -scale;
+  }
+}
+
+// The logits of the rows of `normed`, of ids i_begin .. i_end - 1.
+bool ternary_logits(const HeadArgs& args, const CodedRows& coded, int i_begin, int i_end) {
+  const int vocab = args.w.rows;
+  bool finite = true;
+  for (int t = 0; t < args.rows; t += kMaxTokenTile) {
+    const int t_end = std::min(t + kMaxTokenTile, args.rows);
+    coded.multiply(args.ternary, i_begin, i_end, t, t_end, args.logits + at(t, vocab, i_begin),
+                   static_cast<size_t>(vocab));
+    for (int row = t; row < t_end; ++row) {
+      for (int i = i_begin; i < i_end; ++i) {
+        finite = finite && std::isfinite(args.logits[at(row, vocab, i)]);
+      }
+    }
+  }
+  return finite;
 }
 
 }  // namespace
@@ -102,6 +178,10 @@ void embed(const EmbedArgs& args, Pool& pool) {
   const int dim = args.table.cols;
   pool.for_each(args.rows, 8, [&](int begin, int end, int) {
     for (int row = begin; row < end; ++row) {
+      if (args.table.data == nullptr) {
+        embed_ternary(args.ternary, args.ids[row], args.x + at(row, dim));
+        continue;
+      }
       for (int i = 0; i < dim; ++i) {
         args.x[at(row, dim, i)] =
             widen(args.table.data, args.table.type, at(args.ids[row], dim, i));
@@ -113,8 +193,8 @@ void embed(const EmbedArgs& args, Pool& pool) {
 void qkv(const QkvArgs& args, Pool& pool) {
   const TernaryMatrix* matrices[3] = {&args.q, &args.k, &args.v};
   float* products[3] = {args.q_out, args.k_out, args.v_out};
-  const QuantisedRows quantised =
-      quantise_rows(pool, args.x, args.gain, args.eps, args.dim, args.rows, args.fault, args.layer);
+  const CodedRows coded(pool, args.activations, args.x, args.gain, args.eps, args.dim, args.rows,
+                        args.fault, args.layer);
 
   // One loop over the items of all three products.
   const Tiling tilings[3] = {Tiling(args.q.rows, args.rows, pool.threads()),
@@ -128,15 +208,21 @@ void qkv(const QkvArgs& args, Pool& pool) {
       while (index >= tilings[which].items()) index -= tilings[which++].items();
       const int width = matrices[which]->rows;
       const Tile tile(tilings[which], index, width, args.rows);
-      pool.isa().ternary_rows(*matrices[which], tile.w_begin, tile.w_end, quantised, tile.t_begin,
-                              tile.t_end, products[which] + at(tile.t_begin, width, tile.w_begin),
-                              static_cast<size_t>(width));
+      coded.multiply(*matrices[which], tile.w_begin, tile.w_end, tile.t_begin, tile.t_end,
+                     products[which] + at(tile.t_begin, width, tile.w_begin),
+                     static_cast<size_t>(width));
     }
   });
 
   const int half = args.head_dim / 2;
   pool.for_each(args.rows, 4, [&](int begin, int end, int) {
     for (int row = begin; row < end; ++row) {
+      if (args.q_gain != nullptr) {
+        norm_heads(pool.isa(), args.q_out + at(row, args.q.rows), args.q.rows, args.q_gain, args);
+      }
+      if (args.k_gain != nullptr) {
+        norm_heads(pool.isa(), args.k_out + at(row, args.k.rows), args.k.rows, args.k_gain, args);
+      }
       const float* cosine = args.rope_cos + at(args.positions[row], half);
       const float* sine = args.rope_sin + at(args.positions[row], half);
       rotate(args.q_out + at(row, args.q.rows), args.q.rows / args.head_dim, args.head_dim, cosine,
@@ -152,8 +238,8 @@ void attn_out(const ProjectArgs& args, Pool& pool) { project(args, pool); }
 void ffn_up(const FfnUpArgs& args, Pool& pool) {
   const int dim = args.gate.cols;
   const int ffn = args.gate.rows;
-  const QuantisedRows quantised =
-      quantise_rows(pool, args.x, args.gain, args.eps, dim, args.rows, args.fault, args.layer);
+  const CodedRows coded(pool, args.activations, args.x, args.gain, args.eps, dim, args.rows,
+                        args.fault, args.layer);
   const Tiling tiling(ffn, args.rows, pool.threads());
   pool.for_each(tiling.items(), 1, [&](int begin, int end, int) {
     for (int item = begin; item < end; ++item) {
@@ -161,10 +247,8 @@ void ffn_up(const FfnUpArgs& args, Pool& pool) {
       const size_t stride = static_cast<size_t>(tile.width());
       float gate[128 * kMaxTokenTile];
       float up[128 * kMaxTokenTile];
-      pool.isa().ternary_rows(args.gate, tile.w_begin, tile.w_end, quantised, tile.t_begin,
-                              tile.t_end, gate, stride);
-      pool.isa().ternary_rows(args.up, tile.w_begin, tile.w_end, quantised, tile.t_begin,
-                              tile.t_end, up, stride);
+      coded.multiply(args.gate, tile.w_begin, tile.w_end, tile.t_begin, tile.t_end, gate, stride);
+      coded.multiply(args.up, tile.w_begin, tile.w_end, tile.t_begin, tile.t_end, up, stride);
       for (int t = tile.t_begin; t < tile.t_end; ++t) {
         const size_t from = at(t - tile.t_begin, tile.width());
         pool.isa().gate(args.act, gate + from, up + from, tile.width(),
@@ -185,15 +269,26 @@ void head(const HeadArgs& args, Pool& pool) {
                           args.normed + at(row, dim));
     }
   });
+  if (vocab == 0) return;  // only the norm is wanted
   constexpr int kRowsPerItem = 64;  // a few hundred kB of bf16: long against the hand-over
-  pool.for_each((vocab + kRowsPerItem - 1) / kRowsPerItem, 1, [&](int begin, int end, int) {
-    const int i_begin = begin * kRowsPerItem;
-    const int i_end = std::min(end * kRowsPerItem, vocab);
-    if (!pool.isa().dense_rows(args.w, i_begin, i_end, args.normed, args.rows,
-                               args.logits + i_begin, static_cast<size_t>(vocab))) {
-      set_fault(args.fault, args.layers + 1);
-    }
-  });
+  const auto for_each_item = [&](const auto& make_logits) {
+    pool.for_each((vocab + kRowsPerItem - 1) / kRowsPerItem, 1, [&](int begin, int end, int) {
+      if (!make_logits(begin * kRowsPerItem, std::min(end * kRowsPerItem, vocab))) {
+        set_fault(args.fault, args.layers + 1);
+      }
+    });
+  };
+  if (args.w.data != nullptr) {
+    for_each_item([&](int i_begin, int i_end) {
+      return pool.isa().dense_rows(args.w, i_begin, i_end, args.normed, args.rows,
+                                   args.logits + i_begin, static_cast<size_t>(vocab));
+    });
+  } else {
+    const CodedRows coded(pool, Activations::kInt16Group, args.normed, nullptr, 0.0f, dim,
+                          args.rows, args.fault, args.layers);
+    for_each_item(
+        [&](int i_begin, int i_end) { return ternary_logits(args, coded, i_begin, i_end); });
+  }
   if (args.argmax == nullptr) return;
   pool.for_each(args.rows, 1, [&](int begin, int end, int) {
     for (int row = begin; row < end; ++row) {

@@ -217,10 +217,76 @@ inline void pair_positions(const int32_t* bits, int32_t* codes, int32_t* high) {
 // The rest is written over those products.
 #include "kernels/cpu/integer.inc"
 
+// ---- Groups ---------------------------------------------------------------------------------
+
+bool code_groups(const float* x, const float* gain, float eps, int n, const GroupedRows& out,
+                 int row) {
+  auto* codes = reinterpret_cast<int16_t*>(out.digits) + static_cast<size_t>(row) * out.stride;
+  float* units = out.unit + static_cast<size_t>(row) * static_cast<size_t>(out.groups);
+  bool finite = true;
+  for (int begin = 0; begin < n; begin += kScaleGroup) {
+    const int end = n - begin < kScaleGroup ? n : begin + kScaleGroup;
+    const auto z = [&](int i) { return gain ? x[i] * gain[i] : x[i]; };
+    float amax = 0.0f;
+    for (int i = begin; i < end; ++i) {
+      finite = finite && std::isfinite(z(i));
+      amax = vmax(amax, std::fabs(z(i)));
+    }
+    const float largest = amax < 1e-30f ? 1e-30f : amax;
+    const bool is_zero = !finite || amax == 0.0f;
+    const float per_unit = is_zero ? 0.0f : kMaxGroupCode / largest;
+    units[begin / kScaleGroup] = is_zero ? 0.0f : largest / kMaxGroupCode;
+    for (int i = begin; i < end; ++i) {
+      codes[i] = is_zero ? int16_t{0} : static_cast<int16_t>(std::rint(z(i) * per_unit));
+    }
+  }
+  out.r[row] = gain ? rms_factor(x, n, eps) : 1.0f;
+  if (!finite) std::memset(codes, 0, sizeof(int16_t) * static_cast<size_t>(n));
+  return finite;
+}
+
+void group_rows(const TernaryMatrix& w, int i_begin, int i_end, const GroupedRows& x, int t_begin,
+                int t_end, float* out, size_t out_stride) {
+  const size_t row_bytes = (static_cast<size_t>(w.cols) + 3) / 4;
+  const int groups = group_count(w.cols);
+  float sums[kMaxTokenTile];
+  for (int i = i_begin; i < i_end; ++i) {
+    const uint8_t* row = w.codes + static_cast<size_t>(i) * row_bytes;
+    std::memset(sums, 0, sizeof sums);
+    for (int g = 0; g < groups; ++g) {
+      const int begin = g * kScaleGroup;
+      const int end = w.cols - begin < kScaleGroup ? w.cols : begin + kScaleGroup;
+      int8_t weights[kScaleGroup];  // a group is unpacked once for all activation rows
+      for (int b = begin / 4; 4 * b < end; ++b) {
+        std::memcpy(weights + (4 * b - begin), kUnpack.weights[row[b]], 4);
+      }
+      const float scale =
+          w.n_scales > 0
+              ? w.scale[w.n_scales == 1 ? 0 : i]
+              : widen(w.group_scale, w.group_scale_type,
+                      static_cast<size_t>(i) * static_cast<size_t>(groups) + static_cast<size_t>(g));
+      for (int t = t_begin; t < t_end; ++t) {
+        const auto* codes =
+            reinterpret_cast<const int16_t*>(x.digits) + static_cast<size_t>(t) * x.stride + begin;
+        int32_t dot = 0;
+        for (int c = 0; c < end - begin; ++c) dot += weights[c] * codes[c];
+        const float unit =
+            x.unit[static_cast<size_t>(t) * static_cast<size_t>(x.groups) + static_cast<size_t>(g)];
+        float& sum = sums[t - t_begin];
+        sum = std::fma(static_cast<float>(dot) * unit, scale, sum);
+      }
+    }
+    for (int t = t_begin; t < t_end; ++t) {
+      out[static_cast<size_t>(t - t_begin) * out_stride + static_cast<size_t>(i - i_begin)] =
+          sums[t - t_begin] * x.r[t];
+    }
+  }
+}
+
 }  // namespace
 
 const Primitives kPortable = {
-    "portable", kPlaneBytes, quantise,   ternary_rows,       rms_norm,    dense_rows, largest,
+    "portable", kPlaneBytes, quantise,   ternary_rows, code_groups, group_rows, rms_norm,    dense_rows, largest,
     powers,     row_amax,    code_row,   certified_products, gate,        add_rows,   attention,
     turn_row,   code_digits, code_query, integer_attention,  merge_states};
 

@@ -25,6 +25,18 @@ struct QuantisedRows {
   float* r = nullptr;       // [rows] RMS factor of a folded norm, 1 where there is none
 };
 
+// Activation rows as int16 codes with a unit for each group of columns (Activations::kInt16Group),
+// ordered for the instruction set: `avx2` and `avx512` have the planes of QuantisedRows of the high
+// digits (code = 256 high + low), then those of the low ones; `portable` has int16 codes.
+struct GroupedRows {
+  int8_t* digits = nullptr;  // [rows, 2, stride]
+  size_t stride = 0;         // as QuantisedRows::stride
+  int groups = 0;            // room for those of whole planes
+  int32_t* sum = nullptr;    // [rows, groups] sum of the codes
+  float* unit = nullptr;     // [rows, groups]
+  float* r = nullptr;        // [rows] as in QuantisedRows
+};
+
 // What attention keeps of a query between chunks: maximum and sum of the weights, then from
 // kStateFloats on the weighted sums of values, padded to whole vectors.
 inline constexpr int kStateFloats = 16;
@@ -95,7 +107,13 @@ struct Primitives {
   void (*ternary_rows)(const TernaryMatrix& w, int i_begin, int i_end, const QuantisedRows& x,
                        int t_begin, int t_end, float* out, size_t out_stride);
 
-  // normed = gain * (x * r), the norm before the head.
+  // The same for GroupedRows.
+  bool (*code_groups)(const float* x, const float* gain, float eps, int n, const GroupedRows& out,
+                      int row);
+  void (*group_rows)(const TernaryMatrix& w, int i_begin, int i_end, const GroupedRows& x,
+                     int t_begin, int t_end, float* out, size_t out_stride);
+
+  // normed = gain * (x * r), the norm before the head and of the heads of q and k. In place too.
   void (*rms_norm)(const float* x, const float* gain, float eps, int n, float* normed);
 
   // out[t * out_stride + i - i_begin] = canonical_sum of w[i] * y[t]; y is [t_count, w.cols].

@@ -48,17 +48,99 @@ int ternary_code(const TernaryMatrix& w, int row, int column) {
   return bits == 3 ? -1 : bits;
 }
 
-// y[i] = float(W[i] . codes) * ((scale[i] / s) * r)
-std::vector<float> bit_linear(const TernaryMatrix& w, const std::vector<int8_t>& codes,
-                              const QuantisedRow& row) {
-  std::vector<float> y(static_cast<size_t>(w.rows));
-  for (int i = 0; i < w.rows; ++i) {
-    int32_t sum = 0;
-    for (int c = 0; c < w.cols; ++c) sum += ternary_code(w, i, c) * codes[static_cast<size_t>(c)];
-    const float scale = w.scale[w.n_scales == 1 ? 0 : i];
-    y[static_cast<size_t>(i)] = static_cast<float>(sum) * ((scale / row.s) * row.r);
+// The scale of row i for columns of group g.
+float scale_of(const TernaryMatrix& w, int i, int g) {
+  if (w.n_scales > 0) return w.scale[w.n_scales == 1 ? 0 : i];
+  return widen(w.group_scale, w.group_scale_type, at(i, group_count(w.cols), g));
+}
+
+// W[i] . codes over columns begin .. end - 1.
+template <class Code>
+int32_t ternary_dot(const TernaryMatrix& w, int i, const std::vector<Code>& codes, int begin,
+                    int end) {
+  int32_t sum = 0;
+  for (int c = begin; c < end; ++c) sum += ternary_code(w, i, c) * codes[static_cast<size_t>(c)];
+  return sum;
+}
+
+// A row of activations that ternary products read.
+class CodedRow {
+ public:
+  // n values of x, through the folded norm where gain is given.
+  CodedRow(Activations activations, const float* x, const float* gain, float eps, int n)
+      : activations_(activations) {
+    if (activations == Activations::kInt8Row) {
+      int8_.resize(static_cast<size_t>(n));
+      row_ = quantise_row(x, gain, eps, n, int8_.data());
+      return;
+    }
+    code_groups(x, gain, n);
+    if (gain != nullptr) row_.r = rms_factor(x, n, eps);
   }
-  return y;
+
+  bool finite() const { return row_.finite; }
+
+  // The product with every row of w.
+  std::vector<float> times(const TernaryMatrix& w) const {
+    std::vector<float> y(static_cast<size_t>(w.rows));
+    for (int i = 0; i < w.rows; ++i) {
+      float& result = y[static_cast<size_t>(i)];
+      if (activations_ == Activations::kInt8Row) {
+        const int32_t sum = ternary_dot(w, i, int8_, 0, w.cols);
+        result = static_cast<float>(sum) * ((scale_of(w, i, 0) / row_.s) * row_.r);
+        continue;
+      }
+      float sum = 0.0f;
+      for (int g = 0; g < group_count(w.cols); ++g) {
+        const int begin = g * kScaleGroup;
+        const int32_t dot =
+            ternary_dot(w, i, int16_, begin, std::min(begin + kScaleGroup, w.cols));
+        sum = std::fma(static_cast<float>(dot) * unit_[static_cast<size_t>(g)], scale_of(w, i, g),
+                       sum);
+      }
+      result = sum * row_.r;
+    }
+    return y;
+  }
+
+ private:
+  void code_groups(const float* x, const float* gain, int n) {
+    std::vector<float> z(x, x + n);
+    for (int i = 0; gain != nullptr && i < n; ++i) z[static_cast<size_t>(i)] = x[i] * gain[i];
+    row_.finite = std::all_of(z.begin(), z.end(), [](float value) { return std::isfinite(value); });
+    int16_.resize(static_cast<size_t>(n));
+    unit_.resize(static_cast<size_t>(group_count(n)));
+    if (!row_.finite) return;
+    for (int begin = 0; begin < n; begin += kScaleGroup) {
+      const int end = std::min(begin + kScaleGroup, n);
+      float amax = 0.0f;
+      for (int i = begin; i < end; ++i) {
+        amax = std::max(amax, std::fabs(z[static_cast<size_t>(i)]));
+      }
+      if (amax == 0.0f) continue;
+      amax = std::max(amax, 1e-30f);
+      unit_[static_cast<size_t>(begin / kScaleGroup)] = amax / kMaxGroupCode;
+      for (int i = begin; i < end; ++i) {
+        int16_[static_cast<size_t>(i)] =
+            static_cast<int16_t>(std::rint(z[static_cast<size_t>(i)] * (kMaxGroupCode / amax)));
+      }
+    }
+  }
+
+  Activations activations_;
+  QuantisedRow row_;  // s: of int8 alone
+  std::vector<int8_t> int8_;
+  std::vector<int16_t> int16_;
+  std::vector<float> unit_;  // of each group of int16_
+};
+
+// RMSNorm of every head, as QkvArgs has it.
+void norm_heads(std::vector<float>& heads, const float* gain, float eps, int head_dim) {
+  for (size_t begin = 0; begin < heads.size(); begin += static_cast<size_t>(head_dim)) {
+    float* head = heads.data() + begin;
+    const float r = rms_factor(head, head_dim, eps);
+    for (int i = 0; i < head_dim; ++i) head[i] = gain[i] * (head[i] * r);
+  }
 }
 
 void rotate(float* heads, int n_heads, int head_dim, const float* cosine, const float* sine) {
@@ -97,12 +179,11 @@ void append(const AttentionArgs& args) {
 }
 
 void project(const ProjectArgs& args) {
-  std::vector<int8_t> codes(static_cast<size_t>(args.w.cols));
   for (int row = 0; row < args.rows; ++row) {
-    const QuantisedRow quantised =
-        quantise_row(args.y + at(row, args.w.cols), args.gain, args.eps, args.w.cols, codes.data());
-    if (!quantised.finite) set_fault(args.fault, args.layer + 1);
-    const std::vector<float> result = bit_linear(args.w, codes, quantised);
+    const CodedRow coded(args.activations, args.y + at(row, args.w.cols), args.gain, args.eps,
+                         args.w.cols);
+    if (!coded.finite()) set_fault(args.fault, args.layer + 1);
+    const std::vector<float> result = coded.times(args.w);
     for (int i = 0; i < args.w.rows; ++i) {
       float& x = args.x[at(row, args.w.rows, i)];
       x += result[static_cast<size_t>(i)];
@@ -142,21 +223,29 @@ void embed(const EmbedArgs& args) {
   const int dim = args.table.cols;
   for (int row = 0; row < args.rows; ++row) {
     for (int i = 0; i < dim; ++i) {
-      args.x[at(row, dim, i)] = widen(args.table.data, args.table.type, at(args.ids[row], dim, i));
+      float& x = args.x[at(row, dim, i)];
+      if (args.table.data != nullptr) {
+        x = widen(args.table.data, args.table.type, at(args.ids[row], dim, i));
+        continue;
+      }
+      const int code = ternary_code(args.ternary, args.ids[row], i);
+      const float scale = scale_of(args.ternary, args.ids[row], i / kScaleGroup);
+      x = code == 0 ? 0.0f : static_cast<float>(code) * scale;
     }
   }
 }
 
 void qkv(const QkvArgs& args) {
   const int head_dim = args.head_dim;
-  std::vector<int8_t> codes(static_cast<size_t>(args.dim));
   for (int row = 0; row < args.rows; ++row) {
-    const QuantisedRow quantised =
-        quantise_row(args.x + at(row, args.dim), args.gain, args.eps, args.dim, codes.data());
-    if (!quantised.finite) set_fault(args.fault, args.layer + 1);
-    std::vector<float> q = bit_linear(args.q, codes, quantised);
-    std::vector<float> k = bit_linear(args.k, codes, quantised);
-    const std::vector<float> v = bit_linear(args.v, codes, quantised);
+    const CodedRow coded(args.activations, args.x + at(row, args.dim), args.gain, args.eps,
+                         args.dim);
+    if (!coded.finite()) set_fault(args.fault, args.layer + 1);
+    std::vector<float> q = coded.times(args.q);
+    std::vector<float> k = coded.times(args.k);
+    const std::vector<float> v = coded.times(args.v);
+    if (args.q_gain != nullptr) norm_heads(q, args.q_gain, args.eps, head_dim);
+    if (args.k_gain != nullptr) norm_heads(k, args.k_gain, args.eps, head_dim);
 
     const float* cosine = args.rope_cos + at(args.positions[row], head_dim / 2);
     const float* sine = args.rope_sin + at(args.positions[row], head_dim / 2);
@@ -238,13 +327,11 @@ void attn_out(const ProjectArgs& args) { project(args); }
 void ffn_up(const FfnUpArgs& args) {
   const int dim = args.gate.cols;
   const int ffn = args.gate.rows;
-  std::vector<int8_t> codes(static_cast<size_t>(dim));
   for (int row = 0; row < args.rows; ++row) {
-    const QuantisedRow quantised =
-        quantise_row(args.x + at(row, dim), args.gain, args.eps, dim, codes.data());
-    if (!quantised.finite) set_fault(args.fault, args.layer + 1);
-    const std::vector<float> gate = bit_linear(args.gate, codes, quantised);
-    const std::vector<float> up = bit_linear(args.up, codes, quantised);
+    const CodedRow coded(args.activations, args.x + at(row, dim), args.gain, args.eps, dim);
+    if (!coded.finite()) set_fault(args.fault, args.layer + 1);
+    const std::vector<float> gate = coded.times(args.gate);
+    const std::vector<float> up = coded.times(args.up);
     for (int i = 0; i < ffn; ++i) {
       const float g = gate[static_cast<size_t>(i)];
       const float u = up[static_cast<size_t>(i)];
@@ -270,10 +357,18 @@ void head(const HeadArgs& args) {
     for (int i = 0; i < dim; ++i) normed[i] = args.gain[i] * (x[i] * r);
 
     float* logits = args.logits + at(row, vocab);
+    if (args.w.data == nullptr) {
+      const CodedRow coded(Activations::kInt16Group, normed, nullptr, 0.0f, dim);
+      if (!coded.finite()) set_fault(args.fault, args.layers + 1);
+      const std::vector<float> products = coded.times(args.ternary);
+      std::copy(products.begin(), products.end(), logits);
+    }
     for (int v = 0; v < vocab; ++v) {
-      logits[v] = canonical_sum(dim, [&](float partial, int i) {
-        return std::fma(widen(args.w.data, args.w.type, at(v, dim, i)), normed[i], partial);
-      });
+      if (args.w.data != nullptr) {
+        logits[v] = canonical_sum(dim, [&](float partial, int i) {
+          return std::fma(widen(args.w.data, args.w.type, at(v, dim, i)), normed[i], partial);
+        });
+      }
       if (!std::isfinite(logits[v])) set_fault(args.fault, args.layers + 1);
     }
 

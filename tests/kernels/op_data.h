@@ -20,6 +20,7 @@ namespace edgellm::test {
 struct TernaryData {
   std::vector<uint8_t> codes;
   std::vector<float> scale;
+  std::vector<uint8_t> group_scale;  // f16 or f32
   TernaryMatrix matrix;
 
   TernaryData(Random& random, int rows, int cols, bool scale_per_row = false) {
@@ -37,7 +38,34 @@ struct TernaryData {
       s = random.uniform(0.3f, 2.7f) / std::sqrt(0.66f * static_cast<float>(cols));
     matrix = {codes.data(), scale.data(), static_cast<int>(scale.size()), rows, cols};
   }
+
+  // With a scale for each group of columns; now and then it is 0.
+  static TernaryData grouped(Random& random, int rows, int cols, DenseType type) {
+    TernaryData data(random, rows, cols);
+    const size_t n = static_cast<size_t>(rows) * static_cast<size_t>(group_count(cols));
+    for (size_t i = 0; i < n; ++i) {
+      const float value = random.below(17) == 0 ? 0.0f : data.scale[0] * random.uniform(0.2f, 3.0f);
+      const uint16_t half = to_half(value);
+      const auto* from = type == DenseType::kF16 ? reinterpret_cast<const uint8_t*>(&half)
+                                                 : reinterpret_cast<const uint8_t*>(&value);
+      data.group_scale.insert(data.group_scale.end(), from,
+                              from + (type == DenseType::kF16 ? 2 : 4));
+    }
+    data.matrix.scale = nullptr;
+    data.matrix.n_scales = 0;
+    data.matrix.group_scale = data.group_scale.data();
+    data.matrix.group_scale_type = type;
+    return data;
+  }
 };
+
+// Of the kinds of scales that beside Activations::kInt16Group exist, the one with this number.
+inline TernaryData int16_weights(Random& random, int rows, int cols, int kind) {
+  return kind == 0   ? TernaryData(random, rows, cols)
+         : kind == 1 ? TernaryData(random, rows, cols, true)
+                     : TernaryData::grouped(random, rows, cols,
+                                            kind == 2 ? DenseType::kF16 : DenseType::kF32);
+}
 
 struct DenseData {
   std::vector<uint8_t> bytes;
