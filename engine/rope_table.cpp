@@ -16,8 +16,9 @@ void RopeTable::grow(int positions) {
     const size_t row = static_cast<size_t>(position) * half;
     for (size_t i = 0; i < half; ++i) {
       const float angle = static_cast<float>(position) * inv_freq_[i];
-      cosine_[row + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
-      sine_[row + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+      cosine_[row + i] =
+          static_cast<float>(std::cos(static_cast<double>(angle))) * attention_factor_;
+      sine_[row + i] = static_cast<float>(std::sin(static_cast<double>(angle))) * attention_factor_;
     }
   }
   positions_ = target;

@@ -1,5 +1,6 @@
 // cos and sin of every RoPE angle, made once on the host for every backend, so that all of them
-// rotate by the same bits: angle = float32(position) * inv_freq, cos = float32(cos(double(angle))).
+// rotate by the same bits: angle = float32(position) * inv_freq, cos = float32(cos(double(angle)))
+// * attention factor.
 #pragma once
 
 #include <span>
@@ -9,7 +10,8 @@ namespace edgellm {
 
 class RopeTable {
  public:
-  explicit RopeTable(std::span<const float> inv_freq) : inv_freq_(inv_freq) {}
+  RopeTable(std::span<const float> inv_freq, float attention_factor)
+      : inv_freq_(inv_freq), attention_factor_(attention_factor) {}
 
   // Makes sure that the table holds positions 0 .. positions - 1. Earlier pointers become invalid.
   void grow(int positions);
@@ -20,6 +22,7 @@ class RopeTable {
 
  private:
   std::span<const float> inv_freq_;  // [head_dim / 2], of the model
+  float attention_factor_;           // of every value (YaRN)
   std::vector<float> cosine_;
   std::vector<float> sine_;
   int positions_ = 0;

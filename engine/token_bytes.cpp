@@ -3,18 +3,18 @@
 namespace edgellm {
 
 uint64_t weight_bytes_per_token(const ModelFile& model, uint64_t certified_head_bytes) {
-  const DenseTensor& embedding = model.weights().embedding;
+  const bool is_tied = model.config().tied_head;
   uint64_t bytes = 0;
   for (const Section& section : model.sections()) {
-    if (section.dtype != DType::kU8) bytes += section.bytes;
+    if (section.dtype == DType::kU8) continue;
+    // One row of an embedding is read, which does not count.
+    const bool is_embedding = section.name.starts_with("embedding");
+    if (is_embedding && !is_tied) continue;
+    const bool is_head = is_embedding || section.name.starts_with("head");
+    if (is_head && certified_head_bytes > 0) continue;
+    bytes += section.bytes;
   }
-  const auto bytes_of = [](const DenseTensor& tensor) {
-    const uint64_t element_bytes = tensor.dtype == DType::kF32 ? 4 : 2;
-    return element_bytes * static_cast<uint64_t>(tensor.rows) * static_cast<uint64_t>(tensor.cols);
-  };
-  if (!model.config().tied_head) bytes -= bytes_of(embedding);
-  if (certified_head_bytes > 0) bytes += certified_head_bytes - bytes_of(model.weights().head);
-  return bytes;
+  return bytes + certified_head_bytes;
 }
 
 uint64_t kv_cache_bytes(const ModelConfig& config, int context, KvType type) {

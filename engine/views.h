@@ -9,8 +9,13 @@
 namespace edgellm {
 
 inline TernaryMatrix view(const TernaryTensor& tensor) {
-  return {tensor.codes, tensor.scale.data(), static_cast<int>(tensor.scale.size()), tensor.rows,
-          tensor.cols};
+  return {tensor.codes,
+          tensor.scale.data(),
+          static_cast<int>(tensor.scale.size()),
+          tensor.rows,
+          tensor.cols,
+          tensor.group_scale,
+          tensor.group_scale_dtype == DType::kF16 ? DenseType::kF16 : DenseType::kF32};
 }
 
 inline DenseMatrix view(const DenseTensor& tensor) {
@@ -28,6 +33,10 @@ inline DenseMatrix view(const DenseTensor& tensor) {
       require(false, "embedding or head of a type that the kernels do not know");
   }
   return {tensor.data, type, tensor.rows, tensor.cols};
+}
+
+inline Activations view(ActivationQuant quant) {
+  return quant == ActivationQuant::kInt8Row ? Activations::kInt8Row : Activations::kInt16Group;
 }
 
 inline GateActivation view(Activation act) {

@@ -27,6 +27,12 @@ void check_positive(const char* field, double value) {
   refuse(text.str());
 }
 
+void check_original_position(int64_t position) {
+  if (position >= 1 && position <= kMaxExtent) return;
+  refuse("rope_scaling.original_max_position_embeddings is " + std::to_string(position) +
+         ", supported are 1 to " + std::to_string(kMaxExtent));
+}
+
 }  // namespace
 
 const char* to_string(Activation act) {
@@ -37,6 +43,16 @@ const char* to_string(Activation act) {
       return "silu";
   }
   throw ContractViolation("unknown activation");
+}
+
+const char* to_string(ActivationQuant quant) {
+  switch (quant) {
+    case ActivationQuant::kInt8Row:
+      return "int8_row";
+    case ActivationQuant::kInt16Group:
+      return "int16_group";
+  }
+  throw ContractViolation("unknown coding of activations");
 }
 
 void validate(const ModelConfig& config) {
@@ -66,11 +82,15 @@ void validate(const ModelConfig& config) {
     if (scaling.high_freq_factor <= scaling.low_freq_factor) {
       refuse("rope_scaling.high_freq_factor is not above low_freq_factor, as llama3 scaling needs");
     }
-    if (scaling.original_max_position < 1 || scaling.original_max_position > kMaxExtent) {
-      refuse("rope_scaling.original_max_position_embeddings is " +
-             std::to_string(scaling.original_max_position) + ", supported are 1 to " +
-             std::to_string(kMaxExtent));
-    }
+    check_original_position(scaling.original_max_position);
+  }
+  if (config.yarn_scaling) {
+    const YarnRopeScaling& scaling = *config.yarn_scaling;
+    check_positive("rope_scaling.factor", scaling.factor);
+    check_positive("rope_scaling.beta_fast", scaling.beta_fast);
+    check_positive("rope_scaling.beta_slow", scaling.beta_slow);
+    check_positive("rope_scaling.attention_factor", static_cast<double>(scaling.attention_factor));
+    check_original_position(scaling.original_max_position);
   }
 }
 

@@ -62,6 +62,7 @@ std::vector<int64_t> matrix_shape(const ModelConfig& config, std::string_view ma
 uint64_t parameter_count(const ModelConfig& config) {
   const auto dim = static_cast<uint64_t>(config.dim);
   uint64_t layer = 2 * dim;
+  if (config.qk_norm) layer += 2 * static_cast<uint64_t>(config.head_dim);
   if (config.attn_sub_norm) layer += static_cast<uint64_t>(config.q_dim());
   if (config.ffn_sub_norm) layer += static_cast<uint64_t>(config.ffn);
   for (const std::string_view matrix : kMatrices) {
@@ -74,17 +75,37 @@ uint64_t parameter_count(const ModelConfig& config) {
 
 std::vector<SectionPlan> plan_sections(const ModelConfig& config, DType embedding, DType head,
                                        uint64_t tokenizer_json_bytes,
-                                       const std::set<std::string>& row_scaled) {
+                                       const std::map<std::string, ScalePlan>& scales) {
   std::vector<SectionPlan> plan;
-  const auto add = [&](std::string name, DType dtype, std::vector<int64_t> shape) {
-    plan.push_back({std::move(name), dtype, std::move(shape)});
+  const auto add = [&](std::string name, DType dtype, std::vector<int64_t> shape, int group = 0) {
+    plan.push_back({std::move(name), dtype, std::move(shape), group});
   };
+  const auto scale_of = [&](const std::string& name) {
+    const auto it = scales.find(name);
+    return it == scales.end() ? ScalePlan{} : it->second;
+  };
+  const auto add_scale = [&](const std::string& name, const std::vector<int64_t>& matrix) {
+    const ScalePlan scale = scale_of(name);
+    std::vector<int64_t> shape = {scale.shape == ScaleShape::kOne ? 1 : matrix[0]};
+    if (scale.shape == ScaleShape::kGroups) shape.push_back(group_count(matrix[1]));
+    add(name + ".scale", scale.dtype, shape);
+  };
+  const auto add_matrix = [&](const std::string& name, DType dtype,
+                              const std::vector<int64_t>& shape) {
+    const bool has_groups = dtype == DType::kT2 && scale_of(name).shape == ScaleShape::kGroups;
+    add(name, dtype, shape, has_groups ? kScaleGroup : 0);
+  };
+  const std::vector<int64_t> table = {config.vocab, config.dim};
   if (tokenizer_json_bytes > 0) {
     add(std::string(kTokenizerJson), DType::kU8, {static_cast<int64_t>(tokenizer_json_bytes)});
   }
   add(std::string(kInvFreq), DType::kF32, {config.head_dim / 2});
   for (int layer = 0; layer < config.layers; ++layer) {
     add(layer_section(layer, "attn_norm"), DType::kF32, {config.dim});
+    if (config.qk_norm) {
+      add(layer_section(layer, "q_norm"), DType::kF32, {config.head_dim});
+      add(layer_section(layer, "k_norm"), DType::kF32, {config.head_dim});
+    }
     if (config.attn_sub_norm) {
       add(layer_section(layer, "attn_sub_norm"), DType::kF32, {config.q_dim()});
     }
@@ -93,20 +114,20 @@ std::vector<SectionPlan> plan_sections(const ModelConfig& config, DType embeddin
       add(layer_section(layer, "ffn_sub_norm"), DType::kF32, {config.ffn});
     }
     for (const std::string_view matrix : kMatrices) {
-      const std::string name = layer_section(layer, matrix);
-      const int64_t rows = matrix_shape(config, matrix)[0];
-      add(name + ".scale", DType::kF32, {row_scaled.contains(name) ? rows : 1});
+      add_scale(layer_section(layer, matrix), matrix_shape(config, matrix));
     }
   }
   add(std::string(kFinalNorm), DType::kF32, {config.dim});
+  if (embedding == DType::kT2) add_scale(std::string(kEmbedding), table);
+  if (!config.tied_head && head == DType::kT2) add_scale(std::string(kHead), table);
 
-  add(std::string(kEmbedding), embedding, {config.vocab, config.dim});
+  add_matrix(std::string(kEmbedding), embedding, table);
   for (int layer = 0; layer < config.layers; ++layer) {
     for (const std::string_view matrix : kMatrices) {
-      add(layer_section(layer, matrix), DType::kT2, matrix_shape(config, matrix));
+      add_matrix(layer_section(layer, matrix), DType::kT2, matrix_shape(config, matrix));
     }
   }
-  if (!config.tied_head) add(std::string(kHead), head, {config.vocab, config.dim});
+  if (!config.tied_head) add_matrix(std::string(kHead), head, table);
   return plan;
 }
 

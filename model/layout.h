@@ -4,8 +4,8 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,10 +33,23 @@ inline constexpr std::string_view kTokenizerJson = "tokenizer.json";
 inline constexpr std::array<std::string_view, 7> kMatrices = {"q",    "k",  "v",   "o",
                                                               "gate", "up", "down"};
 
+// Columns of a row that share a scale where a matrix has one for each group.
+inline constexpr int kScaleGroup = 128;
+
+constexpr int64_t group_count(int64_t cols) { return (cols + kScaleGroup - 1) / kScaleGroup; }
+
 struct SectionPlan {
   std::string name;
   DType dtype = DType::kU8;
   std::vector<int64_t> shape;
+  int group = 0;  // of a t2 section with a scale for each group: kScaleGroup
+};
+
+// The scales of a ternary matrix.
+enum class ScaleShape : uint8_t { kOne, kRows, kGroups };
+struct ScalePlan {
+  ScaleShape shape = ScaleShape::kOne;
+  DType dtype = DType::kF32;
 };
 
 std::optional<DType> parse_dtype(std::string_view name);
@@ -57,10 +70,10 @@ std::vector<int64_t> matrix_shape(const ModelConfig& config, std::string_view ma
 // Weights of all matrices and norms, a tied head once.
 uint64_t parameter_count(const ModelConfig& config);
 
-// All sections of a model in file order: small ones, then weights. Matrices have one scale, those
-// in `row_scaled` ("layers.3.q") one for each row.
+// All sections of a model in file order: small ones, then weights. `scales` has what is not one
+// float32 for the whole matrix, by the matrix's section ("layers.3.q").
 std::vector<SectionPlan> plan_sections(const ModelConfig& config, DType embedding, DType head,
                                        uint64_t tokenizer_json_bytes,
-                                       const std::set<std::string>& row_scaled = {});
+                                       const std::map<std::string, ScalePlan>& scales = {});
 
 }  // namespace edgellm::model_io

@@ -20,7 +20,6 @@ using OrderedJson = nlohmann::ordered_json;
 // files, and one that is not in this list is refused.
 constexpr std::array<std::string_view, 0> kKnownFeatures = {};
 
-constexpr char kActivationQuant[] = "int8_row";
 constexpr int64_t kMaxInt = INT32_MAX;
 
 OrderedJson architecture_json(const ModelConfig& config) {
@@ -37,7 +36,7 @@ OrderedJson architecture_json(const ModelConfig& config) {
   json["act"] = to_string(config.act);
   json["attn_sub_norm"] = config.attn_sub_norm;
   json["ffn_sub_norm"] = config.ffn_sub_norm;
-  json["qk_norm"] = false;
+  json["qk_norm"] = config.qk_norm;
   json["tied_head"] = config.tied_head;
   json["norm_eps"] = shortest_decimal(config.norm_eps);
   json["rope_theta"] = config.rope_theta;
@@ -47,20 +46,39 @@ OrderedJson architecture_json(const ModelConfig& config) {
                             {"low_freq_factor", config.rope_scaling->low_freq_factor},
                             {"high_freq_factor", config.rope_scaling->high_freq_factor},
                             {"original_max_position", config.rope_scaling->original_max_position}};
+  } else if (config.yarn_scaling) {
+    const YarnRopeScaling& scaling = *config.yarn_scaling;
+    json["rope_scaling"] = {{"type", "yarn"},
+                            {"factor", scaling.factor},
+                            {"original_max_position", scaling.original_max_position},
+                            {"beta_fast", scaling.beta_fast},
+                            {"beta_slow", scaling.beta_slow},
+                            {"attention_factor", shortest_decimal(scaling.attention_factor)}};
   } else {
     json["rope_scaling"] = nullptr;
   }
-  json["activation_quant"] = kActivationQuant;
+  json["activation_quant"] = to_string(config.activation_quant);
   return json;
 }
 
-// Looks for a value in a closed list of names; refuses another one as not supported.
-void expect_name(const Fields& fields, const std::string& key, std::string_view supported) {
-  const std::string found = fields.text(key);
-  if (found == supported) return;
-  fields.fail(fields.name(key) + " is '" + printable(found) + "', this edgellm supports '" +
-                  std::string(supported) + "'; use a newer edgellm",
-              ExitCode::kUnsupported);
+void read_rope_scaling(const Fields& fields, ModelConfig& config) {
+  const std::string type = fields.text("type");
+  const bool is_yarn = type == "yarn";
+  if (!is_yarn && type != "llama3") {
+    fields.fail(fields.name("type") + " is '" + printable(type) +
+                    "', this edgellm supports 'llama3' and 'yarn'; use a newer edgellm",
+                ExitCode::kUnsupported);
+  }
+  const double factor = fields.number("factor");
+  const int64_t original = fields.integer("original_max_position", 1, kMaxInt);
+  if (is_yarn) {
+    config.yarn_scaling =
+        YarnRopeScaling{factor, original, fields.number("beta_fast"), fields.number("beta_slow"),
+                        static_cast<float>(fields.number("attention_factor"))};
+  } else {
+    config.rope_scaling = Llama3RopeScaling{factor, fields.number("low_freq_factor"),
+                                            fields.number("high_freq_factor"), original};
+  }
 }
 
 ModelConfig parse_architecture(const Fields& fields) {
@@ -88,21 +106,21 @@ ModelConfig parse_architecture(const Fields& fields) {
   }
   config.attn_sub_norm = fields.boolean("attn_sub_norm");
   config.ffn_sub_norm = fields.boolean("ffn_sub_norm");
-  if (fields.has("qk_norm") && fields.boolean("qk_norm")) {
-    fields.fail("architecture.qk_norm is true, this edgellm knows no q and k norms",
-                ExitCode::kUnsupported);
-  }
+  config.qk_norm = fields.has("qk_norm") && fields.boolean("qk_norm");
   config.tied_head = fields.boolean("tied_head");
   config.norm_eps = static_cast<float>(fields.number("norm_eps"));
   config.rope_theta = fields.number("rope_theta");
   if (fields.has("rope_scaling")) {
-    const Fields scaling = fields.object("rope_scaling");
-    expect_name(scaling, "type", "llama3");
-    config.rope_scaling = Llama3RopeScaling{
-        scaling.number("factor"), scaling.number("low_freq_factor"),
-        scaling.number("high_freq_factor"), scaling.integer("original_max_position", 1, kMaxInt)};
+    read_rope_scaling(fields.object("rope_scaling"), config);
   }
-  expect_name(fields, "activation_quant", kActivationQuant);
+  const std::string quant = fields.text("activation_quant");
+  if (quant == to_string(ActivationQuant::kInt16Group)) {
+    config.activation_quant = ActivationQuant::kInt16Group;
+  } else if (quant != to_string(ActivationQuant::kInt8Row)) {
+    fields.fail("architecture.activation_quant is '" + printable(quant) +
+                    "', this edgellm supports 'int8_row' and 'int16_group'; use a newer edgellm",
+                ExitCode::kUnsupported);
+  }
   try {
     validate(config);
   } catch (const Error& error) {
@@ -214,8 +232,12 @@ Section parse_section(const Fields& fields) {
   }
   if (section.shape.empty()) fields.fail(subject + " has an empty shape");
   if (fields.has("group")) {
-    fields.fail(subject + " has scales per group, this edgellm knows scales per tensor or per row",
-                ExitCode::kUnsupported);
+    section.group = static_cast<int>(fields.integer("group", 1, kMaxInt));
+    if (section.group != kScaleGroup) {
+      fields.fail(subject + " has a scale for each " + std::to_string(section.group) +
+                      " columns, this edgellm knows groups of " + std::to_string(kScaleGroup),
+                  ExitCode::kUnsupported);
+    }
   }
   section.offset = static_cast<uint64_t>(fields.integer("offset", 0, INT64_MAX));
   section.bytes = static_cast<uint64_t>(fields.integer("bytes", 1, INT64_MAX));
@@ -269,6 +291,7 @@ std::string metadata_text(const Metadata& metadata) {
                         {"offset", section.offset},
                         {"bytes", section.bytes},
                         {"xxh3", hex64(section.xxh3)}});
+    if (section.group > 0) sections.back()["group"] = section.group;
   }
   json["sections"] = std::move(sections);
   // Names and licence texts come from the user's disk and may be in any encoding.

@@ -172,8 +172,12 @@ class Binder {
   }
   std::span<const float> floats(const std::string& name, int64_t size) const;
   DenseTensor dense(std::string_view name) const;
-  TernaryTensor ternary(int layer, std::string_view matrix);
-  std::span<const float> scale(const std::string& name, int rows);
+  TernaryTensor ternary(const std::string& name, const Shape& shape);
+  TernaryTensor ternary(int layer, std::string_view matrix) {
+    return ternary(layer_section(layer, matrix), matrix_shape(config_, matrix));
+  }
+  void bind_table(std::string_view name, DenseTensor& dense_table, TernaryTensor& ternary_table);
+  std::span<const float> scale(const Section& section, int rows);
   LayerWeights layer(int index);
 
   OpenedModel& impl_;
@@ -218,13 +222,7 @@ DenseTensor Binder::dense(std::string_view name) const {
   return {data(section), section.dtype, config_.vocab, config_.dim};
 }
 
-std::span<const float> Binder::scale(const std::string& name, int rows) {
-  const Section& section = find(name);
-  if (section.shape.size() == 2) {
-    throw Error(ExitCode::kUnsupported,
-                printable_path(impl_.path) + ": section '" + name +
-                    "' has scales per group, this edgellm knows scales per tensor or per row");
-  }
+std::span<const float> Binder::scale(const Section& section, int rows) {
   // One row may be called [1] or [rows], which is the same.
   const bool per_row = section.shape != Shape{1};
   expect(section, {DType::kF32, DType::kF16}, {per_row ? rows : 1});
@@ -236,16 +234,40 @@ std::span<const float> Binder::scale(const std::string& name, int rows) {
   return widened;
 }
 
-TernaryTensor Binder::ternary(int layer, std::string_view matrix) {
-  const Section& section = find(layer_section(layer, matrix));
-  const Shape shape = matrix_shape(config_, matrix);
+TernaryTensor Binder::ternary(const std::string& name, const Shape& shape) {
+  const Section& section = find(name);
   expect(section, {DType::kT2}, shape);
   TernaryTensor tensor;
   tensor.codes = reinterpret_cast<const uint8_t*>(data(section));
   tensor.rows = static_cast<int>(shape[0]);
   tensor.cols = static_cast<int>(shape[1]);
-  tensor.scale = scale(section.name + ".scale", tensor.rows);
+  const Section& scales = find(section.name + ".scale");
+  if (section.group == 0) {
+    tensor.scale = scale(scales, tensor.rows);
+    return tensor;
+  }
+  if (config_.activation_quant == ActivationQuant::kInt8Row) {
+    throw Error(ExitCode::kUnsupported,
+                printable_path(impl_.path) + ": section '" + name +
+                    "' has a scale for each group of columns, which this edgellm knows beside "
+                    "activation_quant int16_group only");
+  }
+  expect(scales, {DType::kF16, DType::kF32}, {shape[0], group_count(shape[1])});
+  tensor.group_scale = data(scales);
+  tensor.group_scale_dtype = scales.dtype;
   return tensor;
+}
+
+// An embedding or a head.
+void Binder::bind_table(std::string_view name, DenseTensor& dense_table,
+                        TernaryTensor& ternary_table) {
+  if (find(std::string(name)).dtype != DType::kT2) {
+    dense_table = dense(name);
+    return;
+  }
+  ternary_table = ternary(std::string(name), {config_.vocab, config_.dim});
+  dense_table.rows = config_.vocab;
+  dense_table.cols = config_.dim;
 }
 
 LayerWeights Binder::layer(int index) {
@@ -254,6 +276,10 @@ LayerWeights Binder::layer(int index) {
   layer.q = ternary(index, "q");
   layer.k = ternary(index, "k");
   layer.v = ternary(index, "v");
+  if (config_.qk_norm) {
+    layer.q_norm = floats(layer_section(index, "q_norm"), config_.head_dim);
+    layer.k_norm = floats(layer_section(index, "k_norm"), config_.head_dim);
+  }
   if (config_.attn_sub_norm) {
     layer.attn_sub_norm = floats(layer_section(index, "attn_sub_norm"), config_.q_dim());
   }
@@ -270,8 +296,13 @@ LayerWeights Binder::layer(int index) {
 
 void Binder::bind() {
   Weights& weights = impl_.weights;
-  weights.embedding = dense(kEmbedding);
-  weights.head = config_.tied_head ? weights.embedding : dense(kHead);
+  bind_table(kEmbedding, weights.embedding, weights.ternary_embedding);
+  if (config_.tied_head) {
+    weights.head = weights.embedding;
+    weights.ternary_head = weights.ternary_embedding;
+  } else {
+    bind_table(kHead, weights.head, weights.ternary_head);
+  }
   weights.final_norm = floats(std::string(kFinalNorm), config_.dim);
   weights.inv_freq = floats(std::string(kInvFreq), config_.head_dim / 2);
   // No reserve: the count is a claim until a section was found for every layer.
@@ -331,11 +362,22 @@ ModelFile ModelFile::open(const std::string& path) {
 void ModelFile::release_pages(const LayerWeights& layer) const {
   for (const TernaryTensor* tensor :
        {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
-    impl_->mapping.release(tensor->codes, tensor->bytes());
+    release_pages(*tensor);
   }
 }
 
+void ModelFile::release_pages(const TernaryTensor& tensor) const {
+  if (tensor.codes == nullptr) return;
+  impl_->mapping.release(tensor.codes, tensor.bytes());
+  if (tensor.group_scale == nullptr) return;
+  const auto bytes =
+      tensor_bytes(tensor.group_scale_dtype, {tensor.rows, group_count(tensor.cols)});
+  require(bytes.has_value(), "scales of this file");
+  impl_->mapping.release(tensor.group_scale, static_cast<size_t>(*bytes));
+}
+
 void ModelFile::release_pages(const DenseTensor& tensor) const {
+  if (tensor.data == nullptr) return;
   const auto bytes = tensor_bytes(tensor.dtype, {tensor.rows, tensor.cols});
   require(bytes.has_value(), "a tensor of this file");
   impl_->mapping.release(tensor.data, static_cast<size_t>(*bytes));

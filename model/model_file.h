@@ -23,6 +23,7 @@ struct Section {
   std::string name;
   DType dtype = DType::kU8;
   std::vector<int64_t> shape;
+  int group = 0;        // of a t2 section: columns that share a scale; 0: all of a row
   uint64_t offset = 0;  // from the start of the file, a multiple of 256
   uint64_t bytes = 0;
   uint64_t xxh3 = 0;  // xxh3-64 of the section's bytes
@@ -72,6 +73,7 @@ class ModelFile {
   // read. For runs that must not keep the model in memory (the golden run of a conversion).
   void release_pages(const LayerWeights& layer) const;
   void release_pages(const DenseTensor& tensor) const;
+  void release_pages(const TernaryTensor& tensor) const;
 
   const std::string& path() const;
   uint64_t file_bytes() const;

@@ -60,7 +60,7 @@ void ModelWriter::place_sections(const std::vector<SectionPlan>& plan) {
     const auto bytes = tensor_bytes(planned.dtype, planned.shape);
     require(bytes.has_value(), "a planned section has a size");
     metadata_.sections.push_back(
-        {planned.name, planned.dtype, planned.shape, INT64_MAX, *bytes, UINT64_MAX});
+        {planned.name, planned.dtype, planned.shape, planned.group, INT64_MAX, *bytes, UINT64_MAX});
   }
   const uint64_t longest = metadata_text(metadata_).size();
   metadata_.golden.reset();

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -34,11 +36,13 @@ struct Shape {
   bool sub_norms, tied_head;
   float norm_eps;
   double rope_theta;
+  // Norms of heads, float activations, a scale for each group, embedding and head ternary.
+  bool is_bonsai = false;
 };
 
 constexpr Activation kRelu2 = Activation::kRelu2;
 constexpr Activation kSilu = Activation::kSilu;
-constexpr std::array<Shape, 5> kShapes = {{
+constexpr std::array<Shape, 7> kShapes = {{
     {"smollm-135m", "LlamaForCausalLM", 30, 576, 1536, 9, 3, 64, 49152, 2048, kSilu, false, true,
      1e-5f, 10000},
     {"bitnet-2b-4t", "BitNetForCausalLM", 30, 2560, 6912, 20, 5, 128, 128256, 4096, kRelu2, true,
@@ -49,6 +53,10 @@ constexpr std::array<Shape, 5> kShapes = {{
      false, 1e-5f, 500000},
     {"bitnet-3b", "BitnetForCausalLM", 26, 3200, 8640, 32, 32, 100, 32002, 2048, kSilu, true, true,
      1e-5f, 10000},
+    {"ternary-bonsai-1.7b", "Qwen3ForCausalLM", 28, 2048, 6144, 16, 8, 128, 151936, 32768, kSilu,
+     false, true, 1e-6f, 1000000, true},
+    {"ternary-bonsai-8b", "Qwen3ForCausalLM", 36, 4096, 12288, 32, 8, 128, 151936, 65536, kSilu,
+     false, false, 1e-6f, 1000000, true},
 }};
 
 ModelConfig to_config(const Shape& shape) {
@@ -68,6 +76,8 @@ ModelConfig to_config(const Shape& shape) {
   config.tied_head = shape.tied_head;
   config.norm_eps = shape.norm_eps;
   config.rope_theta = shape.rope_theta;
+  config.qk_norm = shape.is_bonsai;
+  if (shape.is_bonsai) config.activation_quant = ActivationQuant::kInt16Group;
   return config;
 }
 
@@ -119,7 +129,11 @@ class Synthesiser {
     } else if (section.dtype == DType::kT2) {
       write_ternary(section);
     } else if (name.ends_with(".scale")) {
-      write_floats(section, {scale(section)});
+      if (section.dtype == DType::kF16) {
+        write_group_scales(section);
+      } else {
+        write_floats(section, {scale(section)});
+      }
     } else if (section.dtype == DType::kF32) {
       write_floats(section, gains(section));
     } else {
@@ -144,12 +158,34 @@ class Synthesiser {
   // Uniform in (0.7, 1.3) / sqrt(0.66 * in), so that a layer's output keeps the size of its input
   // (two thirds of the codes are not zero); rounded to bf16 as a checkpoint's would be.
   float scale(const SectionPlan& section) const {
-    const std::string matrix = section.name.substr(0, section.name.size() - 6);
-    const std::string part = matrix.substr(matrix.rfind('.') + 1);
-    const auto in = static_cast<double>(matrix_shape(config_, part)[1]);
+    const auto in = static_cast<double>(inputs(section));
     const auto uniform = static_cast<double>(Stream(options_.seed, section.name).word(0) >> 40);
     const double value = (0.7 + 0.6 * (uniform * 0x1p-24)) / std::sqrt(0.66 * in);
     return bf16_to_float(float_to_bf16(static_cast<float>(value)));
+  }
+
+  // Of the matrix that the scales belong to.
+  int64_t inputs(const SectionPlan& section) const {
+    const std::string matrix = section.name.substr(0, section.name.size() - 6);
+    const std::string part = matrix.substr(matrix.rfind('.') + 1);
+    return matrix == kEmbedding || matrix == kHead ? config_.dim : matrix_shape(config_, part)[1];
+  }
+
+  // The same for each group, as f16.
+  void write_group_scales(const SectionPlan& section) {
+    const double middle = 1 / std::sqrt(0.66 * static_cast<double>(inputs(section)));
+    std::array<uint16_t, 1024> table{};
+    for (size_t i = 0; i < table.size(); ++i) {
+      const double value = middle * (0.7 + 0.6 * static_cast<double>(i) / 1024);
+      // Cut to the 11 bits of an f16 that is not below 2^-14.
+      const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value)) & 0xFFFFE000u;
+      table[i] = exact_f16(std::bit_cast<float>(bits));
+    }
+    const Stream stream(options_.seed, section.name);
+    std::vector<uint16_t> scales(static_cast<size_t>(section.shape[0]) *
+                                 static_cast<size_t>(section.shape[1]));
+    for (size_t i = 0; i < scales.size(); ++i) scales[i] = table[stream.word(i) >> 54];
+    append(section, scales.data(), scales.size() * sizeof(uint16_t));
   }
 
   std::vector<float> gains(const SectionPlan& section) const {
@@ -265,7 +301,19 @@ void write_synth(const SynthOptions& options, const std::string& output) {
   // No converter_version: the next version must give the same bytes.
   metadata.provenance.random = true;
 
-  const std::vector<SectionPlan> plan = plan_sections(config, DType::kBF16, DType::kBF16, 0);
+  std::map<std::string, ScalePlan> scales;
+  const bool has_groups = config.activation_quant == ActivationQuant::kInt16Group;
+  if (has_groups) {
+    constexpr ScalePlan kGroups = {ScaleShape::kGroups, DType::kF16};
+    scales = {{std::string(kEmbedding), kGroups}, {std::string(kHead), kGroups}};
+    for (int layer = 0; layer < config.layers; ++layer) {
+      for (const std::string_view matrix : kMatrices) {
+        scales[layer_section(layer, matrix)] = kGroups;
+      }
+    }
+  }
+  const DType table = has_groups ? DType::kT2 : DType::kBF16;
+  const std::vector<SectionPlan> plan = plan_sections(config, table, table, 0, scales);
   std::vector<FileIdentity> inputs;
   if (!is_named) inputs.push_back(InputFile(options.shape).identity());
   ModelWriter writer(output, metadata, plan, inputs);

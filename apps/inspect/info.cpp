@@ -82,6 +82,13 @@ Json rope_json(const ModelConfig& config) {
                        {"low_freq_factor", scaling->low_freq_factor},
                        {"high_freq_factor", scaling->high_freq_factor},
                        {"original_max_position", scaling->original_max_position}};
+  } else if (const auto& yarn = config.yarn_scaling) {
+    rope["scaling"] = {{"type", "yarn"},
+                       {"factor", yarn->factor},
+                       {"original_max_position", yarn->original_max_position},
+                       {"beta_fast", yarn->beta_fast},
+                       {"beta_slow", yarn->beta_slow},
+                       {"attention_factor", yarn->attention_factor}};
   }
   return rope;
 }
@@ -154,6 +161,8 @@ void print_as_json(const ModelFile& model, bool with_sections) {
                  {"act", to_string(config.act)},
                  {"attn_sub_norm", config.attn_sub_norm},
                  {"ffn_sub_norm", config.ffn_sub_norm},
+                 {"qk_norm", config.qk_norm},
+                 {"activation_quant", to_string(config.activation_quant)},
                  {"tied_head", config.tied_head},
                  {"norm_eps", shortest_decimal(config.norm_eps)},
                  {"rope", rope_json(config)}}},
@@ -213,7 +222,12 @@ void architecture_rows(const ModelConfig& config, Table& table) {
   table.row("context", number(config.max_context));
   table.row("sub-norms", std::string("attention ") + yes_no(config.attn_sub_norm) + ", ffn " +
                              yes_no(config.ffn_sub_norm));
+  table.row("activations", config.activation_quant == ActivationQuant::kInt8Row
+                               ? "int8, a scale for each row"
+                               : "float (int16, a unit for each 128)");
+  if (config.qk_norm) table.row("norms of heads", "q and k");
   std::string rope = "theta " + fixed(config.rope_theta, 0);
+  if (config.yarn_scaling) rope += ", yarn scaling by " + fixed(config.yarn_scaling->factor, 2);
   if (config.rope_scaling) rope += ", llama3 scaling by " + fixed(config.rope_scaling->factor, 2);
   table.row("rope", rope);
 }

@@ -74,9 +74,11 @@ class CpuBackend final : public Backend {
         table_(cache_, options),
         choices_(config_, options),
         kv_memory_(cache_.bytes(config_.layers)),
-        rope_(model.weights().inv_freq),
+        rope_(model.weights().inv_freq, config_.rope_attention_factor()),
         pool_(threads_of(options), cpu::primitives()),
-        certified_head_(view(model.weights().head), !options.full_head) {
+        // A ternary head takes as few bytes as it is.
+        certified_head_(view(model.weights().head),
+                        !options.full_head && model.weights().head.data != nullptr) {
     const size_t rows = static_cast<size_t>(options.max_rows);
     x_.resize(rows * static_cast<size_t>(config_.dim));
     q_.resize(rows * static_cast<size_t>(config_.q_dim()));
@@ -103,28 +105,48 @@ class CpuBackend final : public Backend {
     const float eps = config_.norm_eps;
     int32_t fault = 0;
 
-    cpu::embed({view(weights.embedding), batch.ids.data(), x_.data(), rows}, pool_);
+    const Activations activations = view(config_.activation_quant);
+    cpu::embed({view(weights.embedding), batch.ids.data(), x_.data(), rows,
+                view(weights.ternary_embedding)},
+               pool_);
     keep_hidden(outputs, 0, rows);
     for (int l = 0; l < config_.layers; ++l) {
       const LayerWeights& w = weights.layers[static_cast<size_t>(l)];
       const KvCache kv =
           cache_.layer(l, kv_memory_.data(), table_.entries().data(), config_, options_.kv_type);
-      cpu::qkv({x_.data(), w.attn_norm.data(), eps, view(w.q), view(w.k), view(w.v), rope_.cosine(),
-                rope_.sine(), batch.positions.data(), q_.data(), k_.data(), v_.data(), rows,
-                config_.dim, config_.head_dim, l, &fault},
+      cpu::qkv({x_.data(),
+                w.attn_norm.data(),
+                eps,
+                view(w.q),
+                view(w.k),
+                view(w.v),
+                rope_.cosine(),
+                rope_.sine(),
+                batch.positions.data(),
+                q_.data(),
+                k_.data(),
+                v_.data(),
+                rows,
+                config_.dim,
+                config_.head_dim,
+                l,
+                &fault,
+                activations,
+                gain_or_null(w.q_norm),
+                gain_or_null(w.k_norm)},
                pool_);
       cpu::attention({q_.data(), k_.data(), v_.data(), kv, places, attention_.data(), rows,
                       config_.heads, l, &fault},
                      pool_);
       cpu::attn_out({attention_.data(), gain_or_null(w.attn_sub_norm), eps, view(w.o), x_.data(),
-                     rows, l, &fault},
+                     rows, l, &fault, activations},
                     pool_);
       cpu::ffn_up({x_.data(), w.ffn_norm.data(), eps, view(w.gate), view(w.up), act, u_.data(),
-                   rows, l, &fault},
+                   rows, l, &fault, activations},
                   pool_);
-      cpu::ffn_down(
-          {u_.data(), gain_or_null(w.ffn_sub_norm), eps, view(w.down), x_.data(), rows, l, &fault},
-          pool_);
+      cpu::ffn_down({u_.data(), gain_or_null(w.ffn_sub_norm), eps, view(w.down), x_.data(), rows, l,
+                     &fault, activations},
+                    pool_);
       if (l + 1 < config_.layers) keep_hidden(outputs, l + 1, rows);
       if (options_.low_memory) model().release_pages(w);
       throw_on_fault(fault, model());
@@ -134,6 +156,8 @@ class CpuBackend final : public Backend {
     if (options_.low_memory) {
       model().release_pages(weights.head);
       model().release_pages(weights.embedding);
+      model().release_pages(weights.ternary_head);
+      model().release_pages(weights.ternary_embedding);
     }
   }
 
@@ -172,6 +196,7 @@ class CpuBackend final : public Backend {
     head.gain = weights.final_norm.data();
     head.eps = config_.norm_eps;
     head.w = view(weights.head);
+    head.ternary = view(weights.ternary_head);
     head.layers = config_.layers;
     head.fault = &fault;
     const size_t dim = static_cast<size_t>(config_.dim);

@@ -240,7 +240,7 @@ void DeviceModel::upload(const ModelFile& model, const EngineOptions& options, c
   std::vector<int32_t> counted(static_cast<size_t>(options.max_rows));
   std::iota(counted.begin(), counted.end(), 0);
   add_bytes(all_rows, counted.data(), static_cast<size_t>(options.max_rows) * sizeof(int32_t));
-  RopeTable rope(model.weights().inv_freq);
+  RopeTable rope(model.weights().inv_freq, model.config().rope_attention_factor());
   const int context = context_of(model, options);
   rope.grow(context);
   const size_t rope_bytes =

@@ -308,11 +308,10 @@ inline void pair_positions(const int32_t* bits, int32_t* codes, int32_t* high) {
 // 16-bit sums: a step adds at most 4 * 2 * 2 * 128.
 inline I plane_sums(const I (&u)[4], const int8_t* planes) {
   const I* a = reinterpret_cast<const I*>(planes);
-  return _mm256_add_epi16(
-      _mm256_add_epi16(_mm256_maddubs_epi16(u[0], _mm256_loadu_si256(a)),
-                       _mm256_maddubs_epi16(u[1], _mm256_loadu_si256(a + 1))),
-      _mm256_add_epi16(_mm256_maddubs_epi16(u[2], _mm256_loadu_si256(a + 2)),
-                       _mm256_maddubs_epi16(u[3], _mm256_loadu_si256(a + 3))));
+  return _mm256_add_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(u[0], _mm256_loadu_si256(a)),
+                                           _mm256_maddubs_epi16(u[1], _mm256_loadu_si256(a + 1))),
+                          _mm256_add_epi16(_mm256_maddubs_epi16(u[2], _mm256_loadu_si256(a + 2)),
+                                           _mm256_maddubs_epi16(u[3], _mm256_loadu_si256(a + 3))));
 }
 inline I group_products(const I (&u)[4], const int8_t* high, const int8_t* low) {
   return _mm256_add_epi32(_mm256_madd_epi16(plane_sums(u, high), _mm256_set1_epi16(256)),
@@ -325,8 +324,8 @@ inline void add_group_lanes(I a, I b, I c, I d, I4* sums) { *sums = add_lanes_of
 }  // namespace
 
 const Primitives kAvx2 = {
-    "avx2",   kPlaneBytes, quantise,   ternary_rows, code_groups, group_rows, rms_norm,    dense_rows, largest,
-    powers,   row_amax,    code_row,   certified_products, gate,        add_rows,   attention,
-    turn_row, code_digits, code_query, integer_attention,  merge_states};
+    "avx2",     kPlaneBytes, quantise, ternary_rows, code_groups, group_rows,         rms_norm,
+    dense_rows, largest,     powers,   row_amax,     code_row,    certified_products, gate,
+    add_rows,   attention,   turn_row, code_digits,  code_query,  integer_attention,  merge_states};
 
 }  // namespace edgellm::cpu

@@ -457,8 +457,8 @@ inline void add_group_lanes(I a, I b, I c, I d, I4* sums) {
 }  // namespace
 
 const Primitives kAvx512 = {
-    "avx512", kPlaneBytes, quantise,   ternary_rows, code_groups, group_rows, rms_norm,    dense_rows, largest,
-    powers,   row_amax,    code_row,   certified_products, gate,        add_rows,   attention,
-    turn_row, code_digits, code_query, integer_attention,  merge_states};
+    "avx512",   kPlaneBytes, quantise, ternary_rows, code_groups, group_rows,         rms_norm,
+    dense_rows, largest,     powers,   row_amax,     code_row,    certified_products, gate,
+    add_rows,   attention,   turn_row, code_digits,  code_query,  integer_attention,  merge_states};
 
 }  // namespace edgellm::cpu

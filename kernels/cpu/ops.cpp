@@ -141,10 +141,10 @@ void norm_heads(const Primitives& isa, float* values, int width, const float* ga
 void embed_ternary(const TernaryMatrix& table, int id, float* x) {
   const uint8_t* codes = table.codes + at(id, (table.cols + 3) / 4);
   for (int i = 0; i < table.cols; ++i) {
-    const float scale =
-        table.n_scales > 0 ? table.scale[table.n_scales == 1 ? 0 : id]
-                           : widen(table.group_scale, table.group_scale_type,
-                                   at(id, group_count(table.cols), i / kScaleGroup));
+    const float scale = table.n_scales > 0
+                            ? table.scale[table.n_scales == 1 ? 0 : id]
+                            : widen(table.group_scale, table.group_scale_type,
+                                    at(id, group_count(table.cols), i / kScaleGroup));
     const int bits = codes[i / 4] >> (2 * (i % 4)) & 3;
     x[i] = bits == 0 ? 0.0f : bits == 1 ? scale : -scale;
   }
@@ -269,7 +269,7 @@ void head(const HeadArgs& args, Pool& pool) {
                           args.normed + at(row, dim));
     }
   });
-  if (vocab == 0) return;  // only the norm is wanted
+  if (vocab == 0) return;           // only the norm is wanted
   constexpr int kRowsPerItem = 64;  // a few hundred kB of bf16: long against the hand-over
   const auto for_each_item = [&](const auto& make_logits) {
     pool.for_each((vocab + kRowsPerItem - 1) / kRowsPerItem, 1, [&](int begin, int end, int) {

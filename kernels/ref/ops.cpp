@@ -93,8 +93,7 @@ class CodedRow {
       float sum = 0.0f;
       for (int g = 0; g < group_count(w.cols); ++g) {
         const int begin = g * kScaleGroup;
-        const int32_t dot =
-            ternary_dot(w, i, int16_, begin, std::min(begin + kScaleGroup, w.cols));
+        const int32_t dot = ternary_dot(w, i, int16_, begin, std::min(begin + kScaleGroup, w.cols));
         sum = std::fma(static_cast<float>(dot) * unit_[static_cast<size_t>(g)], scale_of(w, i, g),
                        sum);
       }

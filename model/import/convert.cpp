@@ -7,8 +7,8 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -16,11 +16,13 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "model/float_bits.h"
 #include "model/import/coded_rows.h"
 #include "model/import/name_map.h"
 #include "model/import/older_file.h"
 #include "model/import/source.h"
 #include "model/import/tensor_values.h"
+#include "model/import/ternary_survey.h"
 #include "model/layout.h"
 #include "model/model_writer.h"
 #include "model/ternary.h"
@@ -45,6 +47,9 @@ class Importer {
   }
 
   std::vector<float> checked_inv_freq() const;
+  void survey(const std::string& section, const CheckpointTensor& tensor, bool may_be_dense);
+  void survey_matrices();
+  DType dtype_of(std::string_view section, const CheckpointTensor& table) const;
   std::vector<SectionPlan> plan() const;
   std::vector<FileIdentity> input_identities() const;
   Metadata make_metadata();
@@ -56,6 +61,7 @@ class Importer {
   void write_packed(const MappedMatrix& matrix);
   void write_masters(const MappedMatrix& matrix);
   void write_coded(const MappedMatrix& matrix);
+  void write_surveyed(const std::string& section, const CheckpointTensor& tensor);
   float packed_multiplier(const MappedMatrix& matrix) const;
   MasterStatistics master_statistics(const CheckpointTensor& weight);
   template <typename Use>
@@ -70,6 +76,8 @@ class Importer {
   const HfTokenizer& tokenizer_ = source_.tokenizer;
   const Checkpoint& checkpoint_ = source_.checkpoint;
   NameMap map_;
+  // Of a model with float activations: its matrices, and its tables where they are ternary.
+  std::map<std::string, TernarySurvey, std::less<>> surveys_;
   std::unique_ptr<ModelWriter> writer_;
   std::vector<std::byte> block_;
   std::vector<float> values_;
@@ -118,15 +126,61 @@ Metadata Importer::make_metadata() {
   return metadata;
 }
 
-std::vector<SectionPlan> Importer::plan() const {
-  std::set<std::string> row_scaled;
-  for (const MappedMatrix& matrix : map_.matrices) {
-    if (matrix.row_scales.size() > 1) row_scaled.insert(matrix.section);
+// Finds the scales of a matrix of floats that are ternary. A table may be an ordinary one.
+void Importer::survey(const std::string& section, const CheckpointTensor& tensor,
+                      bool may_be_dense) {
+  TernarySurvey survey(tensor.shape[1]);
+  const auto cols = static_cast<size_t>(tensor.shape[1]);
+  std::string problem;
+  for_each_rows(tensor, [&](int64_t first, int64_t n) {
+    if (!problem.empty()) return;
+    const std::vector<std::byte> data = table_rows(checkpoint_, tensor, first, n);
+    values_.resize(static_cast<size_t>(n) * cols);
+    widen(tensor.dtype, data.data(), values_.size(), values_.data());
+    if (!all_finite(values_.data(), values_.size())) {
+      fail(tensor, "holds a value that is not finite");
+    }
+    for (size_t row = 0; row < static_cast<size_t>(n) && problem.empty(); ++row) {
+      problem = survey.add_row(values_.data() + row * cols);
+    }
+    report("examining " + printable(tensor.name), 0);
+  });
+  if (problem.empty()) {
+    surveys_.emplace(section, std::move(survey));
+  } else if (!may_be_dense) {
+    fail(tensor,
+         "is not ternary: " + problem +
+             "; config.json has no quantization_config, so each group of " +
+             std::to_string(kScaleGroup) +
+             " columns should hold 0 and one magnitude; edgellm runs ternary models only",
+         ExitCode::kUnsupported);
   }
+}
+
+void Importer::survey_matrices() {
+  if (hf_.model.activation_quant != ActivationQuant::kInt16Group) return;
+  for (const MappedMatrix& matrix : map_.matrices) {
+    survey(matrix.section, *matrix.weight, /*may_be_dense=*/false);
+  }
+  survey(std::string(kEmbedding), *map_.embedding, /*may_be_dense=*/true);
+  if (!hf_.model.tied_head) survey(std::string(kHead), *map_.head, /*may_be_dense=*/true);
+}
+
+// Of an embedding or a head.
+DType Importer::dtype_of(std::string_view section, const CheckpointTensor& table) const {
+  return surveys_.contains(section) ? DType::kT2 : table_dtype(table);
+}
+
+std::vector<SectionPlan> Importer::plan() const {
+  std::map<std::string, ScalePlan> scales;
+  for (const MappedMatrix& matrix : map_.matrices) {
+    if (matrix.row_scales.size() > 1) scales[matrix.section] = {ScaleShape::kRows, DType::kF32};
+  }
+  for (const auto& [section, survey] : surveys_) scales[section] = survey.plan();
   const bool is_tied = hf_.model.tied_head;
-  return plan_sections(hf_.model, table_dtype(*map_.embedding),
-                       is_tied ? DType::kBF16 : table_dtype(*map_.head),
-                       tokenizer_.tokenizer_json.size(), row_scaled);
+  return plan_sections(hf_.model, dtype_of(kEmbedding, *map_.embedding),
+                       is_tied ? DType::kBF16 : dtype_of(kHead, *map_.head),
+                       tokenizer_.tokenizer_json.size(), scales);
 }
 
 std::vector<float> Importer::checked_inv_freq() const {
@@ -158,8 +212,38 @@ void Importer::write_norm(const MappedNorm& norm) {
   });
 }
 
+// A matrix of floats that are ternary: their signs, and the scales that were found.
+void Importer::write_surveyed(const std::string& section, const CheckpointTensor& tensor) {
+  const TernarySurvey& survey = surveys_.find(section)->second;
+  const std::vector<float> scales = survey.scales();
+  if (survey.plan().dtype == DType::kF16) {
+    std::vector<uint16_t> halves(scales.size());
+    std::transform(scales.begin(), scales.end(), halves.begin(), exact_f16);
+    writer_->append(section + ".scale", halves.data(), halves.size() * sizeof(uint16_t));
+  } else {
+    writer_->append(section + ".scale", scales.data(), scales.size() * sizeof(float));
+  }
+  const auto cols = static_cast<size_t>(tensor.shape[1]);
+  const size_t row_bytes = (cols + 3) / 4;
+  for_each_rows(tensor, [&](int64_t first, int64_t n) {
+    const std::vector<std::byte> data = table_rows(checkpoint_, tensor, first, n);
+    values_.resize(static_cast<size_t>(n) * cols);
+    widen(tensor.dtype, data.data(), values_.size(), values_.data());
+    std::vector<uint8_t> codes(static_cast<size_t>(n) * row_bytes);
+    for (size_t row = 0; row < static_cast<size_t>(n); ++row) {
+      code_signs(values_.data() + row * cols, tensor.shape[1], codes.data() + row * row_bytes);
+    }
+    writer_->append(section, codes.data(), codes.size());
+    report("converting " + printable(tensor.name), data.size());
+  });
+}
+
 // An embedding or a head.
 void Importer::write_table(std::string_view section, const CheckpointTensor& table) {
+  if (surveys_.contains(section)) {
+    write_surveyed(std::string(section), table);
+    return;
+  }
   const auto rows = static_cast<uint64_t>(table.shape[0]);
   for_each_rows(table, [&](int64_t first, int64_t n) {
     const std::vector<std::byte> data = table_rows(checkpoint_, table, first, n);
@@ -275,7 +359,9 @@ void Importer::write_coded(const MappedMatrix& matrix) {
 }
 
 void Importer::write_matrix(const MappedMatrix& matrix) {
-  if (!matrix.row_scales.empty()) {
+  if (surveys_.contains(matrix.section)) {
+    write_surveyed(matrix.section, *matrix.weight);
+  } else if (!matrix.row_scales.empty()) {
     write_coded(matrix);
   } else if (matrix.weight->dtype == "U8") {
     write_packed(matrix);
@@ -292,6 +378,7 @@ ConvertedModel Importer::run() {
   // Every file is read twice: to hash it, and to convert it.
   for (const InputFile& file : checkpoint_.files()) total_ += 2 * file.size();
   for (const std::string& path : source_.texts) total_ += InputFile(path).size();
+  survey_matrices();
   const std::vector<float> inv_freq = checked_inv_freq();
   writer_ = std::make_unique<ModelWriter>(output_, make_metadata(), plan(), input_identities(),
                                           options_.dry_run);

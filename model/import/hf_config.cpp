@@ -91,13 +91,19 @@ struct ArchitectureDefaults {
   Activation act;
   float norm_eps;
   double rope_theta;
-  int kv_heads;            // 0: as many as heads
-  bool must_be_quantised;  // without a quantization_config it is a model of ordinary weights
+  int kv_heads;  // 0: as many as heads
+  int head_dim;  // 0: hidden_size / heads
+  // Without a quantization_config its activations are floats, and its weights must be ternary as
+  // they are. Of the others the weights are masters that are rounded.
+  bool may_have_float_activations;
+  bool qk_norm;
 };
-constexpr std::array<ArchitectureDefaults, 3> kArchitectures = {{
-    {"BitNetForCausalLM", true, Activation::kRelu2, 1e-5f, 500000.0, 5, false},
-    {"BitnetForCausalLM", true, Activation::kSilu, 1e-6f, 10000.0, 0, false},  // 1bitLLM's own code
-    {"LlamaForCausalLM", false, Activation::kSilu, 1e-6f, 10000.0, 0, true},
+constexpr std::array<ArchitectureDefaults, 4> kArchitectures = {{
+    {"BitNetForCausalLM", true, Activation::kRelu2, 1e-5f, 500000.0, 5, 0, false, false},
+    // 1bitLLM's own code
+    {"BitnetForCausalLM", true, Activation::kSilu, 1e-6f, 10000.0, 0, 0, false, false},
+    {"LlamaForCausalLM", false, Activation::kSilu, 1e-6f, 10000.0, 0, 0, true, false},
+    {"Qwen3ForCausalLM", false, Activation::kSilu, 1e-6f, 10000.0, 32, 128, true, true},
 }};
 
 class ConfigReader {
@@ -131,6 +137,7 @@ class ConfigReader {
   void read_activation(const ArchitectureDefaults& defaults);
   void read_rope(const ArchitectureDefaults& defaults);
   void read_rope_scaling(const Fields& rope);
+  void read_yarn(const Fields& rope);
   void read_quantization(const ArchitectureDefaults& defaults);
   void refuse_other_maths();
   void refuse_unread(const Fields& fields) const;
@@ -178,6 +185,8 @@ void ConfigReader::read_sizes(const ArchitectureDefaults& defaults) {
   }
   if (look(fields_, "head_dim")) {
     model.head_dim = size("head_dim");
+  } else if (defaults.head_dim > 0) {
+    model.head_dim = defaults.head_dim;
   } else if (model.dim % model.heads == 0) {
     model.head_dim = model.dim / model.heads;
   } else {
@@ -191,6 +200,7 @@ void ConfigReader::read_sizes(const ArchitectureDefaults& defaults) {
   model.tied_head = flag(fields_, "tie_word_embeddings");
   model.attn_sub_norm = defaults.sub_norms;
   model.ffn_sub_norm = defaults.sub_norms;
+  model.qk_norm = defaults.qk_norm;
 }
 
 void ConfigReader::read_activation(const ArchitectureDefaults& defaults) {
@@ -242,19 +252,40 @@ void ConfigReader::read_rope_scaling(const Fields& rope) {
         rope.number("factor"), rope.number("low_freq_factor"), rope.number("high_freq_factor"),
         rope.integer("original_max_position_embeddings", 1, kMaxCount)};
     config_.model.rope_scaling = scaling;
+  } else if (type == "yarn") {
+    read_yarn(rope);
   } else if (type != "default") {
     refuse(rope.name("rope_type") + " is '" + printable(type) +
-           "'; supported are default and llama3");
+           "'; supported are default, llama3 and yarn");
   }
   refuse_unread(rope);
 }
 
+void ConfigReader::read_yarn(const Fields& rope) {
+  YarnRopeScaling scaling;
+  const auto optional = [&](const char* key, double otherwise) {
+    return look(rope, key) ? rope.number(key) : otherwise;
+  };
+  look(rope, "factor");
+  scaling.factor = rope.number("factor");
+  scaling.original_max_position =
+      look(rope, "original_max_position_embeddings")
+          ? rope.integer("original_max_position_embeddings", 1, kMaxCount)
+          : config_.model.max_context;
+  scaling.beta_fast = optional("beta_fast", 32);
+  scaling.beta_slow = optional("beta_slow", 1);
+  const double growth = scaling.factor <= 1 ? 1.0 : 0.1 * std::log(scaling.factor) + 1.0;
+  scaling.attention_factor = static_cast<float>(optional("attention_factor", growth));
+  if (look(rope, "truncate") && !rope.boolean("truncate")) {
+    refuse(rope.name("truncate") + " is false; supported is true");
+  }
+  config_.model.yarn_scaling = scaling;
+}
+
 void ConfigReader::read_quantization(const ArchitectureDefaults& defaults) {
   if (!look(fields_, "quantization_config")) {
-    if (defaults.must_be_quantised && weights_ == WeightsKnown::kFromConfig) {
-      refuse(std::string("has no quantization_config: a ") + defaults.name +
-             " without one has ordinary weights, and edgellm runs ternary models only "
-             "(quant_method bitnet)");
+    if (defaults.may_have_float_activations && weights_ == WeightsKnown::kFromConfig) {
+      config_.model.activation_quant = ActivationQuant::kInt16Group;
     }
     return;
   }
@@ -384,6 +415,26 @@ float llama3_scaled(float inv_freq, const Llama3RopeScaling& scaling) {
   return (1.0f - smooth) * inv_freq / factor + smooth * inv_freq;
 }
 
+// Likewise transformers' _compute_yarn_parameters, for pair i, whose frequency is 1 / power.
+float yarn_scaled(int i, float power, const ModelConfig& config) {
+  constexpr double kPi = 3.141592653589793;
+  const YarnRopeScaling& scaling = *config.yarn_scaling;
+  const auto correction = [&](double rotations) {
+    const auto original = static_cast<double>(scaling.original_max_position);
+    return config.head_dim * std::log(original / (rotations * 2 * kPi)) /
+           (2 * std::log(config.rope_theta));
+  };
+  const double low = std::max(std::floor(correction(scaling.beta_fast)), 0.0);
+  double high = std::min(std::ceil(correction(scaling.beta_slow)), config.head_dim - 1.0);
+  if (low == high) high += 0.001;
+  const float ramp =
+      (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low);
+  const float kept = 1.0f - std::clamp(ramp, 0.0f, 1.0f);
+  const float interpolated = 1.0f / (static_cast<float>(scaling.factor) * power);
+  const float extrapolated = 1.0f / power;
+  return interpolated * (1.0f - kept) + extrapolated * kept;
+}
+
 }  // namespace
 
 HfConfig read_hf_config(const std::string& path, const std::vector<std::string>& ignore_keys,
@@ -399,8 +450,9 @@ std::vector<float> rope_inv_freq(const ModelConfig& config) {
     const auto power =
         static_cast<float>(std::pow(config.rope_theta, static_cast<double>(exponent)));
     const float frequency = 1.0f / power;
-    inv_freq.push_back(config.rope_scaling ? llama3_scaled(frequency, *config.rope_scaling)
-                                           : frequency);
+    inv_freq.push_back(config.yarn_scaling   ? yarn_scaled(i, power, config)
+                       : config.rope_scaling ? llama3_scaled(frequency, *config.rope_scaling)
+                                             : frequency);
   }
   return inv_freq;
 }

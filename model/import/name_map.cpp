@@ -24,6 +24,8 @@ struct PartName {
 };
 constexpr PartName kAttnNorm = {"attn_norm", "input_layernorm"};
 constexpr PartName kFfnNorm = {"ffn_norm", "post_attention_layernorm"};
+constexpr PartName kQNorm = {"q_norm", "self_attn.q_norm"};
+constexpr PartName kKNorm = {"k_norm", "self_attn.k_norm"};
 constexpr PartName kAttnSubNorm = {"attn_sub_norm", "self_attn.attn_sub_norm",
                                    "self_attn.inner_attn_ln"};
 constexpr PartName kFfnSubNorm = {"ffn_sub_norm", "mlp.ffn_sub_norm", "mlp.ffn_layernorm"};
@@ -219,6 +221,10 @@ void Mapper::map_layer(int layer) {
   const ModelConfig& config = hf_.model;
   map_norm(layer, kAttnNorm, config.dim);
   map_norm(layer, kFfnNorm, config.dim);
+  if (config.qk_norm) {
+    map_norm(layer, kQNorm, config.head_dim);
+    map_norm(layer, kKNorm, config.head_dim);
+  }
   if (config.attn_sub_norm) map_sub_norm(layer, kAttnSubNorm, config.q_dim());
   if (config.ffn_sub_norm) map_sub_norm(layer, kFfnSubNorm, config.ffn);
   for (const PartName& part : kMatrixNames) {

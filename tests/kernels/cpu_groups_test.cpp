@@ -67,8 +67,8 @@ TEST_CASE("products of int16 groups are those of floats within their bound") {
             double amax = 0;
             double weights = 0;
             for (int c = begin; c < std::min(begin + kScaleGroup, shape.cols); ++c) {
-              const double z = static_cast<double>(has_gain ? row[c] * gain[static_cast<size_t>(c)]
-                                                            : row[c]);
+              const double z =
+                  static_cast<double>(has_gain ? row[c] * gain[static_cast<size_t>(c)] : row[c]);
               amax = std::max(amax, std::fabs(z));
               weights += std::fabs(value(w.matrix, i, c));
               expected += value(w.matrix, i, c) * z * r;
@@ -106,8 +106,9 @@ TEST_CASE("attn_out and ffn_up of int16 groups give the bits of ref") {
       ref::attn_out(
           {y.data(), gain_or_null, 1e-5f, w.matrix, expected.data(), rows, 0, &fault, kInt16});
       std::vector<float> expected_u(x.size());
-      FfnUpArgs ffn{y.data(), gain.data(),       1e-5f, w.matrix, up.matrix, GateActivation::kSilu,
-                    expected_u.data(), rows, 0,     &fault,   kInt16};
+      FfnUpArgs ffn{
+          y.data(),          gain.data(), 1e-5f, w.matrix, up.matrix, GateActivation::kSilu,
+          expected_u.data(), rows,        0,     &fault,   kInt16};
       ref::ffn_up(ffn);
       for (const auto& pool : pools) {
         INFO(pool->isa().name << ", " << pool->threads() << " threads, cols " << shape.cols
@@ -199,8 +200,8 @@ TEST_CASE("the norm of a head and its turn by RoPE are those of the formula") {
       const double turned_low = static_cast<double>(plain_q[at]);
       const double turned_high = static_cast<double>(plain_q[at + 4]);
       // Back, normed, and turned again.
-      const double low =
-          (turned_low * cosine + turned_high * sine) * r * static_cast<double>(gain[static_cast<size_t>(i)]);
+      const double low = (turned_low * cosine + turned_high * sine) * r *
+                         static_cast<double>(gain[static_cast<size_t>(i)]);
       const double high = (turned_high * cosine - turned_low * sine) * r *
                           static_cast<double>(gain[static_cast<size_t>(i + 4)]);
       REQUIRE(static_cast<double>(q[at]) == Approx(low * cosine - high * sine).margin(1e-5));

@@ -103,8 +103,16 @@ TEST_CASE("config: architectures") {
   refused(kUnsupported, {"'MistralForCausalLM'", "BitNetForCausalLM"},
           [](Json& c) { c["architectures"] = {"MistralForCausalLM"}; });
   refused(kModelFile, {"architectures"}, [](Json& c) { c["architectures"] = {"a", "b"}; });
-  refused(kUnsupported, {"quantization_config", "ternary models only"},
-          [](Json& c) { c.erase("quantization_config"); });
+  CHECK(accepted([](Json&) {}).activation_quant == ActivationQuant::kInt8Row);
+  CHECK(accepted([](Json& c) { c.erase("quantization_config"); }).activation_quant ==
+        ActivationQuant::kInt16Group);
+  const ModelConfig qwen3 = accepted([](Json& c) {
+    c["architectures"] = {"Qwen3ForCausalLM"};
+    c.erase("quantization_config");
+    c.erase("head_dim");
+  });
+  CHECK(qwen3.qk_norm);
+  CHECK(qwen3.head_dim == 128);
   refused(kUnsupported, {"'gptq'"},
           [](Json& c) { c["quantization_config"]["quant_method"] = "gptq"; });
   refused(kUnsupported, {"linear_class", "'other'"},
@@ -122,6 +130,32 @@ TEST_CASE("config: architectures") {
     c["quantization_config"]["modules_to_not_convert"] = {"lm_head"};
     c["quantization_config"]["use_rms_norm"] = false;
     c["quantization_config"]["rms_norm_eps"] = 1e-6;
+  });
+}
+
+TEST_CASE("config: yarn") {
+  const auto with = [](const Json& scaling) {
+    return accepted([&](Json& c) {
+      c["rope_scaling"] = scaling;
+      c["rope_scaling"]["rope_type"] = "yarn";
+      c["max_position_embeddings"] = 512;
+    });
+  };
+  const ModelConfig config = with({{"factor", 4.0}, {"original_max_position_embeddings", 128}});
+  REQUIRE(config.yarn_scaling);
+  CHECK(config.yarn_scaling->original_max_position == 128);
+  CHECK(config.yarn_scaling->beta_fast == 32);
+  CHECK(config.rope_attention_factor() == 1.1386294f);  // 0.1 ln 4 + 1
+  CHECK(with({{"factor", 2.0}}).yarn_scaling->original_max_position == 512);
+  CHECK(with({{"factor", 2.0}, {"attention_factor", 1.5}}).rope_attention_factor() == 1.5f);
+  refused(kModelFile, {"factor"}, [](Json& c) { c["rope_scaling"] = {{"rope_type", "yarn"}}; });
+  for (const char* key : {"mscale", "mscale_all_dim"}) {
+    refused(kUnsupported, {key}, [&](Json& c) {
+      c["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 2.0}, {key, 1.0}};
+    });
+  }
+  refused(kUnsupported, {"truncate"}, [](Json& c) {
+    c["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 2.0}, {"truncate", false}};
   });
 }
 
@@ -192,7 +226,7 @@ TEST_CASE("config: rope in the old and the new spelling") {
   CHECK_FALSE(accepted([](Json& c) {
                 c["rope_scaling"] = {{"rope_type", "default"}};
               }).rope_scaling);
-  for (const char* type : {"yarn", "linear", "dynamic", "longrope", "su"}) {
+  for (const char* type : {"linear", "dynamic", "longrope", "su"}) {
     for (const char* key : {"rope_type", "type"}) {
       refused(kUnsupported, {type, "llama3"}, [&](Json& c) {
         c["rope_scaling"] = {{key, type}, {"factor", 2.0}};

@@ -279,12 +279,13 @@ TEST_CASE("open: the architecture is checked before anything is believed") {
   unsupported("head_dim", 7, "head_dim is 7");
   unsupported("kv_heads", 3, "kv_heads is 3");
   unsupported("act", "gelu", "'gelu'");
-  unsupported("qk_norm", true, "qk_norm");
   unsupported("activation_quant", "int4", "'int4'");
   unsupported("norm_eps", 0, "norm_eps");
   unsupported("norm_eps", 1e300, "norm_eps");
   unsupported("rope_theta", -1, "rope_theta");
-  unsupported("rope_scaling", {{"type", "yarn"}}, "'yarn'");
+  unsupported("rope_scaling", {{"type", "longrope"}}, "'longrope'");
+  expect_bad(with("qk_norm", true), "layers.0.q_norm' is missing");
+  expect_bad(with("rope_scaling", {{"type", "yarn"}}), "factor is missing");
   expect_bad(with("rope_scaling", {{"type", "llama3"}}), "factor is missing");
 }
 
@@ -297,13 +298,15 @@ TEST_CASE("open: what this version does not know") {
   expect_bad(with_metadata(good, [](Json& m) { section_of(m, "layers.0.q")["dtype"] = "t3"; }),
              ExitCode::kUnsupported, {"'t3'"});
   expect_bad(with_metadata(good, [](Json& m) { section_of(m, "layers.0.q")["group"] = 128; }),
-             ExitCode::kUnsupported, {"layers.0.q", "per group"});
+             ExitCode::kUnsupported, {"layers.0.q", "int16_group"});
+  expect_bad(with_metadata(good, [](Json& m) { section_of(m, "layers.0.q")["group"] = 64; }),
+             ExitCode::kUnsupported, {"layers.0.q", "64 columns", "groups of 128"});
   expect_bad(with_metadata(good,
                            [](Json& metadata) {
                              Json& scale = section_of(metadata, "layers.0.q.scale");
                              scale["shape"] = {1, 1};
                            }),
-             ExitCode::kUnsupported, {"layers.0.q.scale", "per group"});
+             "layers.0.q.scale");
   // Unknown keys are ignored.
   CHECK(opens(with_metadata(good, [](Json& metadata) {
     metadata["future"] = {{"a", 1}};

@@ -15,7 +15,10 @@ namespace edgellm::test {
 class RefModel {
  public:
   RefModel(const ModelFile& model, int context, KvType type)
-      : model_(model), config_(model.config()), type_(type), rope_(model.weights().inv_freq) {
+      : model_(model),
+        config_(model.config()),
+        type_(type),
+        rope_(model.weights().inv_freq, model.config().rope_attention_factor()) {
     block_size_ = (context + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk;
     const size_t bytes = static_cast<size_t>(block_size_) * static_cast<size_t>(config_.kv_heads) *
                          static_cast<size_t>(kv_tile_dims(type, config_.head_dim)) *
@@ -53,25 +56,47 @@ class RefModel {
     const float eps = config_.norm_eps;
     int32_t fault = 0;
 
-    ref::embed({view(weights.embedding), ids.data(), x.data(), rows});
+    const Activations activations = view(config_.activation_quant);
+    ref::embed(
+        {view(weights.embedding), ids.data(), x.data(), rows, view(weights.ternary_embedding)});
     for (int l = 0; l < config_.layers; ++l) {
       const size_t layer = static_cast<size_t>(l);
       const LayerWeights& w = weights.layers[layer];
       const KvCache kv{k_[layer].data(),    v_[layer].data(), &kBlock,          1,
                        block_size_,         config_.kv_heads, config_.head_dim, type_,
                        units_[layer].data()};
-      ref::qkv({x.data(), w.attn_norm.data(), eps, view(w.q), view(w.k), view(w.v), rope_.cosine(),
-                rope_.sine(), positions.data(), q.data(), k.data(), v.data(), rows, config_.dim,
-                config_.head_dim, l, &fault});
+      ref::qkv({x.data(),
+                w.attn_norm.data(),
+                eps,
+                view(w.q),
+                view(w.k),
+                view(w.v),
+                rope_.cosine(),
+                rope_.sine(),
+                positions.data(),
+                q.data(),
+                k.data(),
+                v.data(),
+                rows,
+                config_.dim,
+                config_.head_dim,
+                l,
+                &fault,
+                activations,
+                gain(w.q_norm),
+                gain(w.k_norm)});
       ref::attention(
           {q.data(), k.data(), v.data(), kv, places, a.data(), rows, config_.heads, l, &fault});
-      ref::attn_out({a.data(), gain(w.attn_sub_norm), eps, view(w.o), x.data(), rows, l, &fault});
+      ref::attn_out({a.data(), gain(w.attn_sub_norm), eps, view(w.o), x.data(), rows, l, &fault,
+                     activations});
       ref::ffn_up({x.data(), w.ffn_norm.data(), eps, view(w.gate), view(w.up), view(config_.act),
-                   u.data(), rows, l, &fault});
-      ref::ffn_down({u.data(), gain(w.ffn_sub_norm), eps, view(w.down), x.data(), rows, l, &fault});
+                   u.data(), rows, l, &fault, activations});
+      ref::ffn_down({u.data(), gain(w.ffn_sub_norm), eps, view(w.down), x.data(), rows, l, &fault,
+                     activations});
     }
     ref::head({x.data(), row_list.data(), weights.final_norm.data(), eps, view(weights.head),
-               normed.data(), logits.data(), nullptr, nullptr, 0, rows, config_.layers, &fault});
+               normed.data(), logits.data(), nullptr, nullptr, 0, rows, config_.layers, &fault,
+               view(weights.ternary_head)});
     require(fault == 0, "a value of the reference run is not finite");
     return logits;
   }

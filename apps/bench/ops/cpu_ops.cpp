@@ -35,7 +35,7 @@ class CpuDevice final : public OpDevice {
         weights_(model.weights()),
         options_(options),
         pool_(pool),
-        rope_(weights_.inv_freq) {}
+        rope_(weights_.inv_freq, config_.rope_attention_factor()) {}
 
   DeviceFacts facts() const override {
     return {.padding = {.weights = 4, .activations = 4 * pool_.isa().plane_bytes},
