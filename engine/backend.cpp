@@ -46,6 +46,12 @@ uint64_t kv_block_bytes(const ModelConfig& config, KvType type) {
   return kv_cache_bytes(config, kKvBlockPositions, type);
 }
 
+std::string cuda_model_problem(const ModelConfig& config) {
+  if (config.activation_quant == ActivationQuant::kInt8Row && !config.qk_norm) return "";
+  return "models with float activations or norms of the heads of q and k run on the CPU only so "
+         "far";
+}
+
 int cuda_kv_blocks(const ModelFile& model, const EngineOptions& options, uint64_t free_bytes) {
   EngineOptions one_block = options;
   one_block.kv_blocks = 1;

@@ -63,6 +63,8 @@ std::string claim_gpu(const ModelFile& model, const EngineOptions& options) {
                                        std::to_string(cuda::kMaxColumns) +
                                        " are supported; use --device cpu");
   }
+  const std::string unknown = cuda_model_problem(model.config());
+  if (!unknown.empty()) throw Error(ExitCode::kDevice, unknown + "; use --device cpu");
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's free memory");
