@@ -48,12 +48,21 @@ void BatchReport::begin(int64_t n_total, int sequences) {
   next_note_ = began_at_ + kNoteInterval;
 }
 
-void BatchReport::answered(const SequenceResult& result) {
+void BatchReport::answered(const BatchAnswer& answer) {
   ++answered_;
-  ttft_ns_.push_back(result.ttft_ns - result.queued_ns);
-  latency_ns_.push_back(result.total_ns - result.queued_ns);
-  queued_ns_.push_back(result.queued_ns);
-  for (const int64_t ns : result.inter_token_ns) inter_token_ns_.add(ns);
+  const SequenceResult& first = answer.choices.front().result;
+  int64_t queued = first.queued_ns;
+  int64_t first_token = first.ttft_ns;
+  int64_t end = first.total_ns;
+  for (const BatchChoice& choice : answer.choices) {
+    queued = std::min(queued, choice.result.queued_ns);
+    first_token = std::min(first_token, choice.result.ttft_ns);
+    end = std::max(end, choice.result.total_ns);
+    for (const int64_t ns : choice.result.inter_token_ns) inter_token_ns_.add(ns);
+  }
+  ttft_ns_.push_back(first_token - queued);
+  latency_ns_.push_back(end - queued);
+  queued_ns_.push_back(queued);
 }
 
 void BatchReport::failed(const std::string& code) {

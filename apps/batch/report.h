@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/batch/records.h"
 #include "apps/common/latency_histogram.h"
 #include "apps/common/terminal.h"
 #include "apps/common/timings.h"
@@ -22,7 +23,9 @@ class BatchReport {
   void begin(int64_t n_total, int sequences);
 
   void answered_before() { ++answered_before_; }
-  void answered(const SequenceResult& result);
+  // The request's answers, one or `n`: its first token is that of the earliest, its end that of the
+  // last.
+  void answered(const BatchAnswer& answer);
   void failed(const std::string& code);
   void ended(const SchedulerCounters& counters);
 

@@ -113,8 +113,8 @@ TEST_CASE("messages, in texts or parts, with or without a system message") {
 }
 
 TEST_CASE("lines that are no requests say why") {
-  refused("{", "is not valid JSON (at byte ");
-  refused("[1]", "is not a JSON object");
+  refused("{", "not valid JSON (at byte ");
+  refused("[1]", "not a JSON object");
   refused(R"({"id":"a","id":"b","prompt":"x"})", "'id' twice");
   refused(R"({"id":"","prompt":"x"})", "id is \"\"");
   refused(R"({"id":1.5,"prompt":"x"})", "id is 1.5");
