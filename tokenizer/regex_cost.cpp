@@ -51,7 +51,7 @@ class Scanner {
  private:
   struct Group {
     bool is_lookaround = false;
-    bool is_unbounded = false;        // holds what may read without end
+    bool is_unbounded = false;              // holds what may read without end
     bool has_unbounded_lookaround = false;  // at any depth
   };
 
@@ -117,10 +117,12 @@ class Scanner {
     if (groups_.size() == 1) return;  // not a pattern that compiles
     Group closed = groups_.back();
     groups_.pop_back();
-    closed.has_unbounded_lookaround = closed.has_unbounded_lookaround || (closed.is_lookaround && closed.is_unbounded);
+    closed.has_unbounded_lookaround =
+        closed.has_unbounded_lookaround || (closed.is_lookaround && closed.is_unbounded);
     quantifier(&closed);
     groups_.back().is_unbounded = groups_.back().is_unbounded || closed.is_unbounded;
-    groups_.back().has_unbounded_lookaround = groups_.back().has_unbounded_lookaround || closed.has_unbounded_lookaround;
+    groups_.back().has_unbounded_lookaround =
+        groups_.back().has_unbounded_lookaround || closed.has_unbounded_lookaround;
   }
 
   // What may follow an atom; `group` is that atom if it is a group.

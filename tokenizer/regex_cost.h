@@ -2,8 +2,8 @@
 //
 // Oniguruma counts backtracking, which bounds nearly every pattern. It does not count what a
 // lookaround reads. One that reads without end, inside of a repeat, reads the rest of the text once
-// per repetition: `(?:a(?=a*+))*` takes quadratic time, and every level of nesting adds a power. Nor
-// does it count what an absent operator, `(?~...)`, tries.
+// per repetition: `(?:a(?=a*+))*` takes quadratic time, and every level of nesting adds a power.
+// Nor does it count what an absent operator, `(?~...)`, tries.
 #pragma once
 
 #include <string_view>

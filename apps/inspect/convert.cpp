@@ -54,7 +54,8 @@ bool is_folder(const ConvertFlags& flags) {
   if (!std::filesystem::exists(flags.source, ignored)) {
     throw Error(ExitCode::kModelFile,
                 "no folder " + flags.source +
-                    "; give a Hugging Face model folder with config.json and *.safetensors");
+                    "; give a Hugging Face model folder with config.json and *.safetensors (hf "
+                    "download ORG/NAME --local-dir FOLDER makes one)");
   }
   if (!std::filesystem::is_regular_file(flags.source, ignored)) fail_unknown(flags.source, "");
   const std::string head = read_head(flags.source, 8);
