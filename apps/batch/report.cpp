@@ -65,9 +65,10 @@ void BatchReport::answered(const BatchAnswer& answer) {
   queued_ns_.push_back(queued);
 }
 
-void BatchReport::failed(const std::string& code) {
+void BatchReport::failed(const BatchError& error) {
+  if (failed_ == 0) first_failure_ = error.message;
   ++failed_;
-  ++failures_[code];
+  ++failures_[error.code];
 }
 
 void BatchReport::ended(const SchedulerCounters& counters) {
@@ -112,7 +113,7 @@ void BatchReport::step(const Scheduler& scheduler, int64_t n_safe) {
   }
 }
 
-void BatchReport::print(const std::string& output_name) const {
+void BatchReport::print(const std::string& output_name, bool with_failure) const {
   const int64_t elapsed = ended_at_ - began_at_;
   std::string first = std::to_string(answered_) + " answered";
   if (failed_ > 0) first += ", " + std::to_string(failed_) + " failed";
@@ -120,6 +121,7 @@ void BatchReport::print(const std::string& output_name) const {
   if (!output_name.empty()) first += ": " + output_name;
   // With failures the command ends with exit code 7, and this line says why.
   failed_ > 0 ? print_error(first) : print_note(first);
+  if (failed_ > 0 && with_failure) print_note("the first failure: " + first_failure_);
   if (answered_ == 0) return;
   const int64_t n_in = counters_.prompt_ids + counters_.shared_prompt_ids;
   const std::string duration = elapsed < kSecond

@@ -310,7 +310,7 @@ class BatchRun {
     if (flags_.strict && report_.n_failed() == 0) {
       strict_end_ = error.message + " (--strict: the first failure ends the run)";
     }
-    report_.failed(error.code);
+    report_.failed(error);
     write(head, error_record(head, error));
   }
 
@@ -341,7 +341,7 @@ class BatchRun {
     }
     const bool reader_is_gone = writer_ && writer_->reader_gone();
     if (!strict_end_.empty()) print_error(strict_end_);
-    if (!reader_is_gone) report_.print(is_stream() ? "" : flags_.output);
+    if (!reader_is_gone) report_.print(is_stream() ? "" : flags_.output, strict_end_.empty());
     const int signal = has_ended_ ? 0 : received_signal();
     if (signal != 0 && journal_) print_note("interrupted; type the same command again to resume");
     if (!flags_.summary.empty()) write_summary(signal != 0);
