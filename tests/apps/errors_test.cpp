@@ -80,9 +80,9 @@ TEST_CASE("sampling values that cannot be used") {
   refused({"--temp", "1", "--top-p", "0"}, "--top-p is 0; use a value above 0 and at most 1");
   refused({"--temp", "1", "--min-p", "1.5"}, "--min-p is 1.5");
   refused({"--repeat-penalty", "0"}, "(--repeat-penalty) is 0");
-  refused({"--sample", "--seed", "-1"},
-          "'-1' is not a whole number from 0 to 18446744073709551615");
-  refused({"--sample", "--seed", "18446744073709551616"}, "is not a whole number from 0");
+  refused({"--sample", "--seed", "-2"},
+          "'-2' is neither random nor a whole number from 0 to 18446744073709551615");
+  refused({"--sample", "--seed", "18446744073709551616"}, "nor a whole number from 0");
   for (const std::string name : {"--top-k", "--top-p", "--min-p", "--seed"}) {
     refused({name, "1"}, name + " changes nothing in a greedy run; add --temp");
   }
