@@ -5,6 +5,8 @@ PRESET ?= release
 PREFIX ?= /usr/local
 PROGRAM := build/$(PRESET)/edgellm
 DEMO_MODEL := model/demo/storyteller.tmac2
+# What the last `make install` brought. CMake's own list is overwritten by `make package` and tests.
+INSTALLED ?= build/$(PRESET)/installed.txt
 
 # Where NVIDIA's installer puts nvcc without telling the shell.
 export PATH := $(PATH):/usr/local/cuda/bin
@@ -37,12 +39,13 @@ test-programs:
 install: build
 	cmake --build --preset $(PRESET) --target edgellm_c
 	cmake --install build/$(PRESET) --prefix $(PREFIX)
+	@sed 's|^|$(DESTDIR)|' build/$(PRESET)/install_manifest.txt > $(INSTALLED)
 
-# What the last `make install` from this build folder brought.
 uninstall:
-	@test -e build/$(PRESET)/install_manifest.txt || \
+	@test -e $(INSTALLED) || \
 	  { echo "uninstall: nothing was installed from build/$(PRESET)" >&2; exit 2; }
-	xargs -d '\n' rm -f < build/$(PRESET)/install_manifest.txt
+	xargs -d '\n' rm -f < $(INSTALLED)
+	@rm $(INSTALLED)
 
 # build/PRESET/edgellm_VERSION_ARCHITECTURE.deb
 package: build

@@ -1,6 +1,8 @@
 // The program: reads the command line, runs one subcommand, and turns an error that ends it into
 // one line and an exit code. docs/architecture.md names the places that catch an error and
 // continue.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <new>
@@ -63,9 +65,24 @@ class Main {
       print_version(version_json_);
       return 0;
     }
-    if (request.command != nullptr) return request.command->run();
+    if (request.command != nullptr) {
+      require_stack();
+      return request.command->run();
+    }
     write_stdout(short_help(program_.info()));
     return 0;
+  }
+
+  // Threads have as much as the main one (ulimit -s), and an overflow says nothing.
+  static void require_stack() {
+    constexpr rlim_t kLeast = rlim_t{1} << 20;  // a kernel's buffers, or a template's nesting
+    rlimit limit = {};
+    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < kLeast) {
+      throw Error(ExitCode::kRuntime, "the stack is limited to " +
+                                          std::to_string(limit.rlim_cur >> 10) +
+                                          " kB, edgellm needs " + std::to_string(kLeast >> 10) +
+                                          "; type: ulimit -s 8192");
+    }
   }
 
   // Also where the command line cannot be parsed.

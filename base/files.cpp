@@ -15,8 +15,12 @@
 
 namespace edgellm {
 
-void fail_file(const std::string& path, const std::string& what) {
-  throw Error(ExitCode::kModelFile, printable_path(path) + ": " + what);
+void fail_file(const std::string& path, const std::string& predicate) {
+  throw Error(ExitCode::kModelFile, printable_path(path) + " " + predicate);
+}
+
+void fail_in_file(const std::string& path, const std::string& sentence) {
+  throw Error(ExitCode::kModelFile, printable_path(path) + ": " + sentence);
 }
 
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
@@ -35,7 +39,8 @@ InputFile::InputFile(const std::string& path) : path_(path) {
   fd_ = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd_.get() < 0) {
     if (errno == ENOENT) {
-      fail_file(path, path_exists(path) ? "is a link to a file that is not there" : "no such file");
+      if (path_exists(path)) fail_file(path, "is a link to a file that is not there");
+      fail_in_file(path, "no such file");
     }
     fail_file(path, std::string("cannot be opened: ") + std::strerror(errno));
   }

@@ -8,8 +8,10 @@
 
 namespace edgellm {
 
-// Throws Error (kModelFile): "PATH: what".
-[[noreturn]] void fail_file(const std::string& path, const std::string& what);
+// Both throw Error (kModelFile). Of the file itself, with a verb first: "PATH is cut off".
+[[noreturn]] void fail_file(const std::string& path, const std::string& predicate);
+// Of something in it: "PATH: section 'x' is missing".
+[[noreturn]] void fail_in_file(const std::string& path, const std::string& sentence);
 
 // Owns a file descriptor; -1 is none.
 class FileDescriptor {

@@ -61,7 +61,7 @@ class StrictReader : public nlohmann::json_sax<Json> {
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
     const bool is_syntax = dynamic_cast<const Json::parse_error*>(&error) != nullptr;
-    throw Fault{is_syntax ? "is not valid JSON (at byte " + std::to_string(position) + ")"
+    throw Fault{is_syntax ? "not valid JSON (at byte " + std::to_string(position) + ")"
                           : "is not valid JSON"};  // a number out of range
   }
 
@@ -145,7 +145,7 @@ Json parse_json_object(std::string_view text, const JsonSource& source, const Js
   const std::string subject = source.what.empty() ? std::string() : source.what + ": ";
   try {
     Json result = parse_strictly(text, keep, kMaxJsonValues);
-    if (!result.is_object()) throw Fault{"is not a JSON object"};
+    if (!result.is_object()) throw Fault{"not a JSON object"};
     return result;
   } catch (const Fault& fault) {
     fail_json(source, subject + fault.what);

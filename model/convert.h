@@ -41,6 +41,8 @@ struct ConvertedModel {
   std::vector<Section> sections;
   uint64_t file_bytes = 0;
   uint64_t parameter_count = 0;
+  // Float weights became ternary although nothing says that the model computes with ternary ones.
+  bool rounds_unasked = false;
 };
 
 // Converts the Hugging Face folder `source` (config.json, safetensors, tokenizer files).

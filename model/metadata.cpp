@@ -259,7 +259,7 @@ void check_features(const Fields& metadata) {
     if (std::find(kKnownFeatures.begin(), kKnownFeatures.end(), name) != kKnownFeatures.end()) {
       continue;
     }
-    metadata.fail("needs the feature '" + printable(name) +
+    metadata.fail("the file needs the feature '" + printable(name) +
                       "', which this edgellm does not know; use a newer edgellm",
                   ExitCode::kUnsupported);
   }
@@ -315,7 +315,7 @@ Metadata parse_metadata(std::string_view text, const std::string& path) {
     metadata.sections.push_back(parse_section(fields.entry("sections", i)));
     const std::string& name = metadata.sections.back().name;
     if (!names.insert(name).second) {
-      fail_file(path, "section '" + printable(name) + "' is there twice");
+      fail_in_file(path, "section '" + printable(name) + "' is there twice");
     }
   }
   return metadata;

@@ -30,6 +30,12 @@ using namespace model_io;
 
 void Mapping::map(int fd, size_t bytes, const std::string& path) {
   void* address = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED && errno == ENOMEM) {
+    // The file is in order; a limit on the process's address space is in the way.
+    throw Error(ExitCode::kRuntime, "not enough memory to map the " + std::to_string(bytes) +
+                                        " bytes of " + printable_path(path) +
+                                        "; if ulimit -v shows a limit, raise it");
+  }
   if (address == MAP_FAILED) {
     fail_file(path, std::string("cannot be mapped into memory: ") + std::strerror(errno));
   }
@@ -102,7 +108,7 @@ Header read_header(const InputFile& file) {
   std::memcpy(&header.metadata_hash, bytes.data() + 24, 8);
   if (header.version > kVersion) {
     throw Error(ExitCode::kUnsupported,
-                printable_path(file.path()) + ": has format version " +
+                printable_path(file.path()) + " has format version " +
                     std::to_string(header.version) + ", this edgellm reads version " +
                     std::to_string(kVersion) + ": it was made by a newer edgellm; use that one");
   }
@@ -133,10 +139,10 @@ void check_places(const std::vector<Section>& sections, uint64_t metadata_end, u
   for (const Section* section : order) {
     const std::string subject = "section '" + printable(section->name) + "'";
     if (section->offset % kSectionAlignment != 0) {
-      fail_file(path, subject + " starts at " + std::to_string(section->offset) +
-                          ", expected a multiple of " + std::to_string(kSectionAlignment));
+      fail_in_file(path, subject + " starts at " + std::to_string(section->offset) +
+                             ", expected a multiple of " + std::to_string(kSectionAlignment));
     }
-    if (section->offset < end) fail_file(path, subject + " overlaps what stands before it");
+    if (section->offset < end) fail_in_file(path, subject + " overlaps what stands before it");
     // Both are below 2^63: no overflow.
     if (section->offset > file_bytes || section->bytes > file_bytes - section->offset) {
       fail_file(path, "is cut off: " + subject + " needs " +
@@ -148,8 +154,8 @@ void check_places(const std::vector<Section>& sections, uint64_t metadata_end, u
   }
   if (order.empty()) fail_file(path, "has no sections");
   if (order.front()->offset % kFirstSectionAlignment != 0) {
-    fail_file(path, "its first section starts at " + std::to_string(order.front()->offset) +
-                        ", expected a multiple of " + std::to_string(kFirstSectionAlignment));
+    fail_in_file(path, "its first section starts at " + std::to_string(order.front()->offset) +
+                           ", expected a multiple of " + std::to_string(kFirstSectionAlignment));
   }
   if (end != file_bytes) {
     fail_file(path, "has " + std::to_string(file_bytes) + " bytes, expected " +
@@ -191,7 +197,7 @@ Binder::Binder(OpenedModel& impl) : impl_(impl), config_(impl.metadata.config) {
 
 const Section& Binder::find(const std::string& name) const {
   const auto it = by_name_.find(name);
-  if (it == by_name_.end()) fail_file(impl_.path, "section '" + name + "' is missing");
+  if (it == by_name_.end()) fail_in_file(impl_.path, "section '" + name + "' is missing");
   return *it->second;
 }
 
@@ -200,13 +206,13 @@ void Binder::expect(const Section& section, const std::vector<DType>& dtypes,
   if (std::find(dtypes.begin(), dtypes.end(), section.dtype) == dtypes.end()) {
     std::vector<std::string> names;
     for (const DType dtype : dtypes) names.emplace_back(to_string(dtype));
-    fail_file(impl_.path, "section '" + section.name + "' is " + to_string(section.dtype) +
-                              ", expected " + join(names, " or "));
+    fail_in_file(impl_.path, "section '" + section.name + "' is " + to_string(section.dtype) +
+                                 ", expected " + join(names, " or "));
   }
   if (section.shape != shape) {
-    fail_file(impl_.path, "section '" + section.name + "' has the shape " +
-                              shape_text(section.shape) + ", the architecture needs " +
-                              shape_text(shape));
+    fail_in_file(impl_.path, "section '" + section.name + "' has the shape " +
+                                 shape_text(section.shape) + ", the architecture needs " +
+                                 shape_text(shape));
   }
 }
 
@@ -346,7 +352,7 @@ ModelFile ModelFile::open(const std::string& path) {
   impl->metadata = parse_metadata(metadata, path);
   check_places(impl->metadata.sections, impl->metadata_end, file.size(), path);
   if (file.size() > std::numeric_limits<size_t>::max()) {
-    throw Error(ExitCode::kUnsupported, printable_path(path) + ": is too large for this machine");
+    throw Error(ExitCode::kUnsupported, printable_path(path) + " is too large for this machine");
   }
   impl->mapping.map(file.fd(), static_cast<size_t>(file.size()), path);
   Binder(*impl).bind();

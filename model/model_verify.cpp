@@ -191,8 +191,8 @@ class Verifier {
       fault = "holds a negative scale";
     }
     if (fault != nullptr) {
-      fail_file(impl_.path, "section '" + printable(section.name) + "' " + fault +
-                                ": the program that made this file is wrong; convert it again");
+      fail_in_file(impl_.path, "section '" + printable(section.name) + "' " + fault +
+                                   ": the program that made this file is wrong; convert it again");
     }
   }
 

@@ -13,8 +13,8 @@
 namespace edgellm::model_io {
 namespace {
 
-[[noreturn]] void fail_output(const std::string& path, const std::string& what) {
-  throw Error(ExitCode::kRuntime, printable_path(path) + ": " + what);
+[[noreturn]] void fail_output(const std::string& path, const std::string& predicate) {
+  throw Error(ExitCode::kRuntime, printable_path(path) + " " + predicate);
 }
 
 }  // namespace
@@ -28,9 +28,8 @@ ModelWriter::ModelWriter(const std::string& output, Metadata metadata,
   check_free_space();
   if (dry_run) return;
   const std::string name = printable_path(output_);
-  file_.emplace(
-      output_, OutputFile::Temporary::kUnique,
-      OutputFile::Blame{name + ": cannot be written", name + ": cannot be given its name"});
+  file_.emplace(output_, OutputFile::Temporary::kUnique,
+                OutputFile::Blame{name + " cannot be written", name + " cannot be given its name"});
 }
 
 void ModelWriter::check_target(const std::vector<FileIdentity>& inputs) const {
@@ -65,7 +64,7 @@ void ModelWriter::place_sections(const std::vector<SectionPlan>& plan) {
   const uint64_t longest = metadata_text(metadata_).size();
   metadata_.golden.reset();
   if (longest > kMaxMetadataBytes) {
-    fail_output(output_, "its metadata would take " + std::to_string(longest) + " bytes, at most " +
+    fail_output(output_, "would have metadata of " + std::to_string(longest) + " bytes, at most " +
                              std::to_string(kMaxMetadataBytes) + " are read");
   }
 
@@ -84,7 +83,7 @@ void ModelWriter::place_sections(const std::vector<SectionPlan>& plan) {
 void ModelWriter::check_free_space() const {
   struct statvfs status = {};
   if (::statvfs(folder_of(output_).c_str(), &status) != 0) {
-    fail_output(output_, std::string("cannot be written, its folder cannot be examined: ") +
+    fail_output(output_, std::string("cannot be written: its folder cannot be examined: ") +
                              std::strerror(errno));
   }
   const uint64_t free = static_cast<uint64_t>(status.f_bavail) * status.f_frsize;

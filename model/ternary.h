@@ -28,6 +28,15 @@ std::optional<InvalidCode> find_invalid_code(const uint8_t* packed, int64_t cols
 // ascending order, in any pieces.
 class MasterStatistics {
  public:
+  // By what masters are divided.
+  enum class Divisor : uint8_t {
+    kMagnitude,  // the only magnitude where there is one, since they are ternary already; else
+                 // kMean
+    kMean,       // mean|W|, as transformers has it where it quantises on the fly
+  };
+
+  explicit MasterStatistics(Divisor divisor = Divisor::kMagnitude) : divisor_(divisor) {}
+
   void add(const float* values, size_t n);
 
   bool all_finite() const { return finite_; }
@@ -38,6 +47,10 @@ class MasterStatistics {
   float multiplier() const;
 
  private:
+  // Empty: the mean it is.
+  std::optional<float> magnitude_divisor() const;
+
+  Divisor divisor_;
   double sum_ = 0;  // of |w|
   uint64_t n_ = 0;
   float magnitude_ = 0;  // the first that is not zero

@@ -1,10 +1,12 @@
 #include "tokenizer/regex.h"
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 
 #include "base/error.h"
 #include "tokenizer/json_node.h"
+#include "tokenizer/regex_cost.h"
 #include "tokenizer/unicode.h"
 
 namespace edgellm::tok {
@@ -17,13 +19,15 @@ namespace {
 constexpr unsigned long kRetries = 10'000'000;
 constexpr unsigned long kRetriesPerByte = 64;
 
-// A match from every place may read all of the text behind it (`a+b` on many a's). So the clock is
-// read whenever matches may have read this many bytes, which takes a tenth of a second.
-constexpr size_t kBytesBetweenChecks = size_t{1} << 25;
+// What a step of that backtracking costs is unknown: in `a*a*+b` each reads the rest of the text.
+// So a match may do this much at first, and four times as much each time that it gave up and time
+// is left.
+constexpr unsigned long kFirstRetries = 512;
 
-// Longer texts are matched place by place. onig_search() does not stop in between, and where it is
-// to search a part only, it does not look behind that part either.
-constexpr size_t kMaxSearchedBytes = 8192;
+// A match from every place may read all of the text behind it (`a+b` on many a's). So longer texts
+// are matched place by place, with a look at the clock between them. onig_search() does not stop in
+// between, and where it is to search a part only, it does not look behind that part either.
+constexpr size_t kMaxSearchedBytes = 1024;
 
 // Of one Searcher, besides its first second: fifty times what a real pattern takes.
 constexpr std::chrono::microseconds kTimePerByte{5};
@@ -74,6 +78,13 @@ Regex::Regex(std::string_view pattern, Syntax syntax, const std::string& where) 
   if (syntax == Syntax::kOniguruma && has_search_anchor(pattern)) {
     throw Error(ExitCode::kUnsupported, where + ": \\G in a pattern is not supported");
   }
+  const std::string_view part =
+      syntax == Syntax::kOniguruma ? unbounded_part(pattern) : std::string_view();
+  if (!part.empty()) {
+    throw Error(ExitCode::kUnsupported,
+                where + ": " + std::string(part) +
+                    " in a pattern is not supported, since the time that it takes has no bound");
+  }
   initialize_once();
   OnigRegexType* regex = nullptr;
   OnigErrorInfo info{};
@@ -91,10 +102,7 @@ Regex::Regex(std::string_view pattern, Syntax syntax, const std::string& where) 
 void Regex::find_all(std::string_view text, Searcher& searcher,
                      std::vector<ByteRange>& matches) const {
   matches.clear();
-  const unsigned long retries = kRetries + kRetriesPerByte * text.size();
-  onig_set_retry_limit_in_match_of_match_param(searcher.limits_.get(), retries);
-  onig_set_retry_limit_in_search_of_match_param(searcher.limits_.get(), retries);
-
+  const unsigned long most_retries = kRetries + kRetriesPerByte * text.size();
   const auto give_up = [&](const std::string& why) {
     throw Error(ExitCode::kRuntime, "the tokenizer's regular expression gave up on " +
                                         std::to_string(text.size()) + " bytes of text (" + why +
@@ -105,28 +113,38 @@ void Regex::find_all(std::string_view text, Searcher& searcher,
   const auto check_time = [&] {
     if (searcher.spent_ + (Clock::now() - start) > searcher.allowed_) give_up("time limit over");
   };
-  size_t n_read = 0;  // at most, since the clock was read
 
   const OnigUChar* begin = to_onig(text.data());
   const OnigUChar* end = begin + text.size();
+  // `attempt` is one call of Oniguruma.
+  const auto with_patience = [&](const auto& attempt) {
+    for (unsigned long retries = kFirstRetries;; retries = std::min(4 * retries, most_retries)) {
+      onig_set_retry_limit_in_match_of_match_param(searcher.limits_.get(), retries);
+      onig_set_retry_limit_in_search_of_match_param(searcher.limits_.get(), retries);
+      const int found = attempt();
+      check_time();
+      const bool gave_up =
+          found == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || found == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
+      if (!gave_up || retries == most_retries) return found;
+    }
+  };
+
   size_t from = 0;
   while (from <= text.size()) {
     int found = ONIG_MISMATCH;
     if (text.size() <= kMaxSearchedBytes) {
-      found =
-          onig_search_with_param(regex_.get(), begin, end, begin + from, end,
-                                 searcher.region_.get(), ONIG_OPTION_NONE, searcher.limits_.get());
+      found = with_patience([&] {
+        return onig_search_with_param(regex_.get(), begin, end, begin + from, end,
+                                      searcher.region_.get(), ONIG_OPTION_NONE,
+                                      searcher.limits_.get());
+      });
     }
-    // Place by place, to look at the clock between them.
     for (size_t at = from; text.size() > kMaxSearchedBytes && at <= text.size();
          at += at < text.size() ? read_utf8(text, at).n_bytes : 1) {
-      n_read += text.size() - at;
-      if (n_read > kBytesBetweenChecks) {
-        n_read = 0;
-        check_time();
-      }
-      found = onig_match_with_param(regex_.get(), begin, end, begin + at, searcher.region_.get(),
-                                    ONIG_OPTION_NONE, searcher.limits_.get());
+      found = with_patience([&] {
+        return onig_match_with_param(regex_.get(), begin, end, begin + at, searcher.region_.get(),
+                                     ONIG_OPTION_NONE, searcher.limits_.get());
+      });
       if (found != ONIG_MISMATCH) break;
     }
     if (found == ONIG_MISMATCH) break;
@@ -141,7 +159,6 @@ void Regex::find_all(std::string_view text, Searcher& searcher,
     matches.push_back(match);
     from = match.end;
   }
-  check_time();
   searcher.spent_ += Clock::now() - start;
 }
 

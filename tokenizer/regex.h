@@ -2,8 +2,9 @@
 //
 // A Regex is immutable and may be used by any number of threads, each with its own Searcher.
 //
-// No pattern makes the program hang: patterns have at most kMaxPatternBytes, backtracking is
-// counted, and a Searcher has as much time as its texts are long.
+// No pattern makes the program hang: patterns have at most kMaxPatternBytes and no part whose cost
+// Oniguruma does not count (regex_cost.h), backtracking is counted, and a Searcher has as much time
+// as its texts are long.
 #pragma once
 
 #include <oniguruma.h>
@@ -50,7 +51,7 @@ class Regex {
   };
 
   // `where` begins the message of the Error: kModelFile for a pattern that does not compile,
-  // kUnsupported for one that is too long.
+  // kUnsupported for one that is too long or whose time has no bound.
   Regex(std::string_view pattern, Syntax syntax, const std::string& where);
 
   // Replaces `matches` by all non-overlapping matches, left to right. An empty match directly after

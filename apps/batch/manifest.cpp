@@ -51,6 +51,21 @@ BatchManifest parse(const std::string& text, const std::string& path) {
   return manifest;
 }
 
+// A text for each value of `now` that is another one in `before`, objects member by member.
+void add_differences(const nlohmann::json& before, const nlohmann::json& now,
+                     std::vector<std::string>& differences) {
+  for (const auto& [name, value] : now.items()) {
+    const auto found = before.find(name);
+    const nlohmann::json old = found == before.end() ? nlohmann::json(nullptr) : *found;
+    if (old == value) continue;
+    if (old.is_object() && value.is_object()) {
+      add_differences(old, value, differences);
+    } else {
+      differences.push_back(name + " was " + old.dump() + ", now it is " + value.dump());
+    }
+  }
+}
+
 }  // namespace
 
 std::string to_string(const Shard& shard) {
@@ -113,11 +128,7 @@ std::vector<std::string> manifest_differences(const BatchManifest& before,
     differences.push_back("the model was " + before.model_path + " (" + hex64(before.model_id) +
                           "), now it is " + now.model_path + " (" + hex64(now.model_id) + ")");
   }
-  for (const auto& [name, value] : now.flags.items()) {
-    const nlohmann::json old = before.flags.value(name, nlohmann::json(nullptr));
-    if (old == value) continue;
-    differences.push_back(name + " was " + old.dump() + ", now it is " + value.dump());
-  }
+  add_differences(before.flags, now.flags, differences);
   if (before.shard != now.shard) {
     differences.push_back("--shard was " + to_string(before.shard) + ", now it is " +
                           to_string(now.shard));

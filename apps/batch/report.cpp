@@ -48,17 +48,27 @@ void BatchReport::begin(int64_t n_total, int sequences) {
   next_note_ = began_at_ + kNoteInterval;
 }
 
-void BatchReport::answered(const SequenceResult& result) {
+void BatchReport::answered(const BatchAnswer& answer) {
   ++answered_;
-  ttft_ns_.push_back(result.ttft_ns - result.queued_ns);
-  latency_ns_.push_back(result.total_ns - result.queued_ns);
-  queued_ns_.push_back(result.queued_ns);
-  for (const int64_t ns : result.inter_token_ns) inter_token_ns_.add(ns);
+  const SequenceResult& first = answer.choices.front().result;
+  int64_t queued = first.queued_ns;
+  int64_t first_token = first.ttft_ns;
+  int64_t end = first.total_ns;
+  for (const BatchChoice& choice : answer.choices) {
+    queued = std::min(queued, choice.result.queued_ns);
+    first_token = std::min(first_token, choice.result.ttft_ns);
+    end = std::max(end, choice.result.total_ns);
+    for (const int64_t ns : choice.result.inter_token_ns) inter_token_ns_.add(ns);
+  }
+  ttft_ns_.push_back(first_token - queued);
+  latency_ns_.push_back(end - queued);
+  queued_ns_.push_back(queued);
 }
 
-void BatchReport::failed(const std::string& code) {
+void BatchReport::failed(const BatchError& error) {
+  if (failed_ == 0) first_failure_ = error.message;
   ++failed_;
-  ++failures_[code];
+  ++failures_[error.code];
 }
 
 void BatchReport::ended(const SchedulerCounters& counters) {
@@ -103,7 +113,7 @@ void BatchReport::step(const Scheduler& scheduler, int64_t n_safe) {
   }
 }
 
-void BatchReport::print(const std::string& output_name) const {
+void BatchReport::print(const std::string& output_name, bool with_failure) const {
   const int64_t elapsed = ended_at_ - began_at_;
   std::string first = std::to_string(answered_) + " answered";
   if (failed_ > 0) first += ", " + std::to_string(failed_) + " failed";
@@ -111,6 +121,7 @@ void BatchReport::print(const std::string& output_name) const {
   if (!output_name.empty()) first += ": " + output_name;
   // With failures the command ends with exit code 7, and this line says why.
   failed_ > 0 ? print_error(first) : print_note(first);
+  if (failed_ > 0 && with_failure) print_note("the first failure: " + first_failure_);
   if (answered_ == 0) return;
   const int64_t n_in = counters_.prompt_ids + counters_.shared_prompt_ids;
   const std::string duration = elapsed < kSecond

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/batch/records.h"
 #include "apps/common/latency_histogram.h"
 #include "apps/common/terminal.h"
 #include "apps/common/timings.h"
@@ -22,8 +23,10 @@ class BatchReport {
   void begin(int64_t n_total, int sequences);
 
   void answered_before() { ++answered_before_; }
-  void answered(const SequenceResult& result);
-  void failed(const std::string& code);
+  // The request's answers, one or `n`: its first token is that of the earliest, its end that of the
+  // last.
+  void answered(const BatchAnswer& answer);
+  void failed(const BatchError& error);
   void ended(const SchedulerCounters& counters);
 
   // Cheap enough for every step. `n_safe`: records that are written for good.
@@ -33,8 +36,8 @@ class BatchReport {
   int64_t n_answered() const { return answered_; }
   int64_t n_failed() const { return failed_; }
 
-  // Lines for stderr, the object of --summary.
-  void print(const std::string& output_name) const;
+  // Lines for stderr, the object of --summary. `with_failure`: the first one's message as well.
+  void print(const std::string& output_name, bool with_failure) const;
   nlohmann::ordered_json json() const;
 
  private:
@@ -52,6 +55,7 @@ class BatchReport {
   int64_t answered_ = 0;
   int64_t failed_ = 0;
   std::map<std::string, int64_t> failures_;  // by code
+  std::string first_failure_;
   std::vector<int64_t> ttft_ns_, latency_ns_, queued_ns_;
   LatencyHistogram inter_token_ns_;
   SchedulerCounters counters_;

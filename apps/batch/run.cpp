@@ -128,7 +128,16 @@ class BatchRun {
     return before_.has_value();
   }
 
+  // `--seed random` draws once: a run that resumes keeps the seed.
+  void keep_drawn_seed(const BatchManifest& before) {
+    const nlohmann::json::json_pointer place("/sampling/seed");
+    if (!before.flags.contains(place) || !before.flags[place].is_number_unsigned()) return;
+    defaults_.sampling.seed = before.flags[place].get<uint64_t>();
+    manifest_.flags[place] = defaults_.sampling.seed;
+  }
+
   void resume_from(const BatchManifest& before) {
+    if (flags_.sampling.random_seed) keep_drawn_seed(before);
     if (!input_.is_file()) {
       print_note(
           "reading standard input to its end, to find the requests that are answered already");
@@ -301,7 +310,7 @@ class BatchRun {
     if (flags_.strict && report_.n_failed() == 0) {
       strict_end_ = error.message + " (--strict: the first failure ends the run)";
     }
-    report_.failed(error.code);
+    report_.failed(error);
     write(head, error_record(head, error));
   }
 
@@ -332,7 +341,7 @@ class BatchRun {
     }
     const bool reader_is_gone = writer_ && writer_->reader_gone();
     if (!strict_end_.empty()) print_error(strict_end_);
-    if (!reader_is_gone) report_.print(is_stream() ? "" : flags_.output);
+    if (!reader_is_gone) report_.print(is_stream() ? "" : flags_.output, strict_end_.empty());
     const int signal = has_ended_ ? 0 : received_signal();
     if (signal != 0 && journal_) print_note("interrupted; type the same command again to resume");
     if (!flags_.summary.empty()) write_summary(signal != 0);
@@ -361,7 +370,7 @@ class BatchRun {
   const ModelFile& model_;
   const Tokenizer* tokenizer_;
   BatchPrompts prompts_;
-  const BatchDefaults defaults_;
+  BatchDefaults defaults_;
   const Shard shard_;
   BatchInput input_;
   BatchManifest manifest_;
@@ -476,7 +485,7 @@ void BatchRun::end_choice(Live& live, size_t choice, SequenceResult&& result) {
   if (live.texts[choice]) live.add(choice, live.texts[choice]->stream.finish());
   to.result = std::move(result);
   if (live.n_unfinished > 0 || live.has_failed) return;
-  report_.answered(to.result);
+  report_.answered(live.answer);
   write(live.head, answer_record(live.head, live.answer, model_, tokenizer_));
 }
 
@@ -484,7 +493,11 @@ void BatchRun::end_choice(Live& live, size_t choice, SequenceResult&& result) {
 
 int run_batch(const BatchFlags& flags) {
   check_answer(flags.answer);
-  check_sampling(flags.sampling);
+  // A seed is of use in a greedy run as well: requests may name a temperature of their own.
+  SamplingChoice without_seed = flags.sampling;
+  without_seed.seed.reset();
+  without_seed.random_seed = false;
+  check_sampling(without_seed);
   Session session(flags.model, flags.engine);
   session.tokenizer();
   if (!flags.summary.empty() && !is_device_or_pipe(flags.summary)) require_writable(flags.summary);

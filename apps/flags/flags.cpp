@@ -132,11 +132,14 @@ void add_sampling_options(Command& command, SamplingChoice& choice, SamplingDefa
              "Lower a token's logit by F for each time that the answer has it; 0: off [0]", "F");
   add_number(command, "--presence-penalty", choice.presence_penalty,
              "Lower the logits of tokens that the answer has by P; 0: off [0]", "P");
-  add_number(command, "--seed", choice.seed,
-             "The same seed gives the same text on every device [run: another each time; chat: "
-             "another for each answer; batch, bench: 0]",
-             "S")
-      .aliases("-s");
+  command
+      .parsed_option(
+          "--seed", [&choice](const std::string& text) { choice.set_seed("--seed", text); },
+          "The same seed gives the same text on every device; random draws one [run: random; "
+          "chat: random for each answer; batch, bench: 0]")
+      .value("S|random")
+      .aliases("-s")
+      .group(kSampling);
 }
 
 std::vector<Option> add_chat_options(Command& command, ChatOptions& options) {

@@ -81,7 +81,11 @@ class ChatInput::EditedLines : public Lines {
     el_set(editor, EL_HIST, history, history_.get());
     el_source(editor, nullptr);  // the user's own ~/.editrc
     el_set(editor, EL_SIGNAL, 0);
+    // The terminal marks what is pasted, during an answer as well.
+    std::fputs("\x1b[?2004h", stderr);
   }
+
+  ~EditedLines() override { std::fputs("\x1b[?2004l", stderr); }
 
   bool is_terminal() const override { return true; }
 
@@ -91,10 +95,7 @@ class ChatInput::EditedLines : public Lines {
     has_pasted_ = false;
     el_resize(editor_.get());
     int n = 0;
-    // The terminal marks what is pasted, as it does for bash.
-    std::fputs("\x1b[?2004h", stderr);
     const char* const bytes = el_gets(editor_.get(), &n);
-    std::fputs("\x1b[?2004l", stderr);
     throw_unless_interrupt();
     if (interrupted_) {
       take_interrupt();

@@ -54,7 +54,8 @@ bool is_folder(const ConvertFlags& flags) {
   if (!std::filesystem::exists(flags.source, ignored)) {
     throw Error(ExitCode::kModelFile,
                 "no folder " + flags.source +
-                    "; give a Hugging Face model folder with config.json and *.safetensors");
+                    "; give a Hugging Face model folder with config.json and *.safetensors (hf "
+                    "download ORG/NAME --local-dir FOLDER makes one)");
   }
   if (!std::filesystem::is_regular_file(flags.source, ignored)) fail_unknown(flags.source, "");
   const std::string head = read_head(flags.source, 8);
@@ -62,8 +63,13 @@ bool is_folder(const ConvertFlags& flags) {
   return false;
 }
 
-void note_assumptions(const ConvertFlags& flags, const ConvertedModel& model) {
-  if (!flags.older.config.empty()) return;
+void note_assumptions(const ConvertFlags& flags, bool from_folder, const ConvertedModel& model) {
+  if (model.rounds_unasked) {
+    print_warning(flags.source +
+                  " has float weights and no quantization_config: transformers computes with them "
+                  "as they are, edgellm has made them ternary");
+  }
+  if (from_folder || !flags.older.config.empty()) return;
   char eps[32];
   std::snprintf(eps, sizeof eps, "%g", static_cast<double>(model.config.norm_eps));
   print_warning(flags.source +
@@ -127,7 +133,7 @@ int convert(const ConvertFlags& flags) {
     model = from_folder ? convert_hf(flags.source, output.path(), options)
                         : convert_older(flags.source, output.path(), flags.older, options);
   }
-  if (!from_folder) note_assumptions(flags, model);
+  note_assumptions(flags, from_folder, model);
   if (flags.dry_run) {
     write_stdout(dry_run_text(output.is_stdout() ? output.name() : flags.output, model));
     return 0;

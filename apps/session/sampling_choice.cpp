@@ -53,21 +53,32 @@ SamplingOptions replaced(SamplingOptions options, const SamplingChoice& choice) 
   options.repeat_penalty = choice.repeat_penalty.value_or(options.repeat_penalty);
   options.frequency_penalty = choice.frequency_penalty.value_or(options.frequency_penalty);
   options.presence_penalty = choice.presence_penalty.value_or(options.presence_penalty);
-  options.seed = choice.seed.value_or(options.seed);
+  options.seed = choice.random_seed ? fresh_seed() : choice.seed.value_or(options.seed);
   return options;
 }
 
 }  // namespace
 
+void SamplingChoice::set_seed(const std::string& name, const std::string& text) {
+  random_seed = text == "random" || text == "-1";
+  seed.reset();
+  if (random_seed) return;
+  seed = try_parse_number<uint64_t>(text);
+  if (!seed) {
+    throw Error(ExitCode::kUsage, name + ": '" + text + "' is neither random nor a whole number " +
+                                      "from 0 to " + std::to_string(UINT64_MAX));
+  }
+}
+
 void check_sampling(const SamplingChoice& choice) {
   const std::string problem = sampling_problem(replaced(SamplingOptions{}, choice));
   if (!problem.empty()) throw Error(ExitCode::kUsage, problem);
   if (choice.model_defaults || choice.temperature) return;
-  const char* idle = choice.top_k   ? "--top-k"
-                     : choice.top_p ? "--top-p"
-                     : choice.min_p ? "--min-p"
-                     : choice.seed  ? "--seed"
-                                    : nullptr;
+  const char* idle = choice.top_k                        ? "--top-k"
+                     : choice.top_p                      ? "--top-p"
+                     : choice.min_p                      ? "--min-p"
+                     : choice.seed || choice.random_seed ? "--seed"
+                                                         : nullptr;
   if (idle != nullptr) {
     throw Error(ExitCode::kUsage, std::string(idle) +
                                       " changes nothing in a greedy run; add --temp T (0.7 for "

@@ -22,6 +22,10 @@ struct SamplingChoice {
   std::optional<double> frequency_penalty;
   std::optional<double> presence_penalty;
   std::optional<uint64_t> seed;
+  bool random_seed = false;  // --seed random; then `seed` is empty
+
+  // As --seed takes it: a number, `random`, or -1 as in llama.cpp. Throws Error (kUsage).
+  void set_seed(const std::string& name, const std::string& text);
 
   // Something that a greedy choice would not heed.
   bool names_values() const { return temperature || top_k || top_p || min_p; }
@@ -36,10 +40,10 @@ inline constexpr int kDefaultTopK = 50;
 // The model's file says how to sample, and not that its default is greedy.
 bool has_sampling_defaults(const TokenizerInfo& model, const std::string& model_path);
 
-// Greedy where the choice says nothing, the seed 0. With `model_defaults` those of the model, each
-// of which the choice may replace. Where the model has none, they are transformers' own, provided
-// that the choice names a temperature or a filter; else Error (kUsage). Error (kModelFile) where
-// they cannot be used.
+// Greedy where the choice says nothing, the seed 0; a fresh one for `random_seed`. With
+// `model_defaults` those of the model, each of which the choice may replace. Where the model has
+// none, they are transformers' own, provided that the choice names a temperature or a filter; else
+// Error (kUsage). Error (kModelFile) where they cannot be used.
 SamplingOptions sampling_options(const SamplingChoice& choice, const TokenizerInfo& model,
                                  const std::string& model_path);
 

@@ -5,7 +5,7 @@ namespace edgellm {
 
 GpuList list_gpus() {
   GpuList list;
-  list.problem = "this edgellm was built without GPU support (no nvcc was found)";
+  list.problem = "this edgellm was built without GPU support (CUDA's nvcc, 12 or newer, adds it)";
   return list;
 }
 

@@ -81,6 +81,7 @@ class Importer {
   std::unique_ptr<ModelWriter> writer_;
   std::vector<std::byte> block_;
   std::vector<float> values_;
+  bool rounds_unasked_ = false;
   uint64_t done_ = 0;
   uint64_t total_ = 0;
 };
@@ -299,7 +300,8 @@ void Importer::write_packed(const MappedMatrix& matrix) {
 }
 
 MasterStatistics Importer::master_statistics(const CheckpointTensor& weight) {
-  MasterStatistics statistics;
+  using enum MasterStatistics::Divisor;
+  MasterStatistics statistics(hf_.quant_mode == QuantMode::kOnline ? kMean : kMagnitude);
   for_each_block(weight, [&](const std::byte* data, size_t bytes) {
     values_.resize(bytes / float_dtype_bytes(weight.dtype));
     widen(weight.dtype, data, values_.size(), values_.data());
@@ -324,6 +326,10 @@ void Importer::write_masters(const MappedMatrix& matrix) {
   // With a scale the weights are -1, 0 and +1, for which this is a multiplication by 1.
   const float of_scale = matrix.scale != nullptr ? packed_multiplier(matrix) : 1.0f;
   const float multiplier = statistics.multiplier() * of_scale;
+  // transformers computes with such weights as they are; 1bitLLM's code always makes them ternary.
+  const bool is_plain =
+      hf_.scale_meaning == ScaleMeaning::kUnknown && hf_.model.architecture == "BitNetForCausalLM";
+  if (is_plain && !statistics.single_magnitude()) rounds_unasked_ = true;
   if (!std::isfinite(multiplier)) fail(weight, "is too large: its scale overflows float32");
   writer_->append(matrix.section + ".scale", &multiplier, sizeof(multiplier));
 
@@ -406,8 +412,12 @@ ConvertedModel Importer::run() {
     writer_->commit();
   }
   if (options_.progress) options_.progress("converted", total_, total_);
-  return {hf_.model, tokenizer_.info, writer_->metadata().sections, writer_->file_bytes(),
-          parameter_count(hf_.model)};
+  return {hf_.model,
+          tokenizer_.info,
+          writer_->metadata().sections,
+          writer_->file_bytes(),
+          parameter_count(hf_.model),
+          rounds_unasked_};
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ class FileCursor {
     // Longer than any name of Hugging Face.
     constexpr uint32_t kMaxNameBytes = 1000;
     if (bytes == 0 || bytes > kMaxNameBytes) {
-      fail_file(file_.path(), what + " is " + std::to_string(bytes) +
-                                  " bytes long, expected 1 to " + std::to_string(kMaxNameBytes));
+      fail_in_file(file_.path(), what + " is " + std::to_string(bytes) +
+                                     " bytes long, expected 1 to " + std::to_string(kMaxNameBytes));
     }
     std::string result(bytes, '\0');
     file_.read(skip(bytes, what), result.data(), bytes);

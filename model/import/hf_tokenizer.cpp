@@ -144,9 +144,9 @@ void TokenizerReader::add_stop_ids(const Json& json, const std::string& file) {
   for (const Json& value : list) {
     int64_t id = 0;
     if (!integer_in(value, 0, config_.vocab - 1, id)) {
-      fail_file(files_.path_of(file), "eos_token_id is " + value_text(value) +
-                                          ", expected ids from 0 to " +
-                                          std::to_string(config_.vocab - 1));
+      fail_in_file(files_.path_of(file), "eos_token_id is " + value_text(value) +
+                                             ", expected ids from 0 to " +
+                                             std::to_string(config_.vocab - 1));
     }
     stop_ids_.insert(static_cast<int32_t>(id));
   }
@@ -186,9 +186,9 @@ void TokenizerReader::read_bos(const std::vector<const Json*>& token_files,
     if (found == json->end() || found->is_null()) continue;
     int64_t id = 0;
     if (!integer_in(*found, 0, config_.vocab - 1, id)) {
-      fail_file(files_.path_of(file), "bos_token_id is " + value_text(*found) +
-                                          ", expected an id from 0 to " +
-                                          std::to_string(config_.vocab - 1));
+      fail_in_file(files_.path_of(file), "bos_token_id is " + value_text(*found) +
+                                             ", expected an id from 0 to " +
+                                             std::to_string(config_.vocab - 1));
     }
     result_.info.bos = static_cast<int32_t>(id);
     return;
@@ -206,12 +206,12 @@ std::string TokenizerReader::chat_template(const Json& tokenizer_config) const {
   if (found == tokenizer_config.end() || found->is_null()) return "";
   if (found->is_string()) return found->get<std::string>();
   const std::string path = files_.path_of("tokenizer_config.json");
-  if (!found->is_array()) fail_file(path, "chat_template is neither a string nor a list");
+  if (!found->is_array()) fail_in_file(path, "chat_template is neither a string nor a list");
   for (const Json& entry : *found) {
     const Fields named(entry, {path, "chat_template"});
     if (named.text("name") == "default") return named.text("template");
   }
-  fail_file(path, "chat_template is a list without one named 'default'");
+  fail_in_file(path, "chat_template is a list without one named 'default'");
 }
 
 HfTokenizer TokenizerReader::read() {
@@ -257,8 +257,8 @@ HfTokenizer TokenizerReader::read() {
     const auto found = generation.find(key);
     if (found == generation.end() || found->is_null()) continue;
     if (!found->is_number() && !found->is_boolean()) {
-      fail_file(files_.path_of("generation_config.json"),
-                std::string(key) + " is " + value_text(*found) + ", expected a number");
+      fail_in_file(files_.path_of("generation_config.json"),
+                   std::string(key) + " is " + value_text(*found) + ", expected a number");
     }
     sampling[key] = *found;
   }

@@ -93,7 +93,7 @@ const CheckpointTensor* Mapper::take(const std::string& name) {
 
 const CheckpointTensor& Mapper::take_needed(const std::string& name) {
   const CheckpointTensor* tensor = take(name);
-  if (tensor == nullptr) fail_file(source_.path, "tensor '" + name + "' is missing");
+  if (tensor == nullptr) fail_in_file(source_.path, "tensor '" + name + "' is missing");
   return *tensor;
 }
 
@@ -133,8 +133,8 @@ void Mapper::map_sub_norm(int layer, const PartName& part, int64_t size) {
   }
   const CheckpointTensor* norm = first != nullptr ? first : second;
   if (norm == nullptr) {
-    fail_file(source_.path, "tensor '" + name + "' is missing (every layer of a " +
-                                hf_.model.architecture + " has one)");
+    fail_in_file(source_.path, "tensor '" + name + "' is missing (every layer of a " +
+                                   hf_.model.architecture + " has one)");
   }
   check_float(*norm, {size});
   map_.norms.push_back({layer_section(layer, part.part), norm});
@@ -237,8 +237,8 @@ void Mapper::map_head() {
   map_.head = take("lm_head.weight");
   if (map_.head == nullptr) {
     if (hf_.model.tied_head) return;
-    fail_file(source_.path,
-              "tensor 'lm_head.weight' is missing, and tie_word_embeddings is not true");
+    fail_in_file(source_.path,
+                 "tensor 'lm_head.weight' is missing, and tie_word_embeddings is not true");
   }
   const CheckpointTensor& head = *map_.head;
   const CheckpointTensor& embedding = *map_.embedding;

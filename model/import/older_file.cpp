@@ -43,7 +43,7 @@ OlderHeader read_older_header(const InputFile& file) {
     const auto version = cursor.read<uint32_t>("the header");
     if (version != 2) {
       throw Error(ExitCode::kUnsupported, printable_path(file.path()) +
-                                              ": is a TMAC file of version " +
+                                              " is a TMAC file of version " +
                                               std::to_string(version) + "; supported is 2");
     }
     for (int64_t* size : {&header.dim, &header.layers, &header.heads, &header.vocab}) {
@@ -51,7 +51,7 @@ OlderHeader read_older_header(const InputFile& file) {
     }
     const auto bits = cursor.read<uint32_t>("the header");
     if (bits != 2) {
-      throw Error(ExitCode::kUnsupported, printable_path(file.path()) + ": has weights of " +
+      throw Error(ExitCode::kUnsupported, printable_path(file.path()) + " has weights of " +
                                               std::to_string(bits) +
                                               " bits; supported is 2 (ternary)");
     }
@@ -65,8 +65,8 @@ HfConfig older_config(const InputFile& file, const OlderHeader& header,
                       const std::string& config_path, const std::vector<std::string>& ignore_keys) {
   const auto size = [&](const char* name, int64_t value) {
     if (value < 1 || value > INT32_MAX) {
-      fail_file(file.path(), std::string("its header says ") + name + " = " +
-                                 std::to_string(value) + ", expected at least 1");
+      fail_in_file(file.path(), std::string("its header says ") + name + " = " +
+                                    std::to_string(value) + ", expected at least 1");
     }
     return static_cast<int>(value);
   };
@@ -88,9 +88,9 @@ HfConfig older_config(const InputFile& file, const OlderHeader& header,
     model.vocab = size("vocab_size", header.vocab);
     model.max_context = size("seq_len", header.max_context);
     if (model.dim % model.heads != 0) {
-      fail_file(file.path(), "its header says dim = " + std::to_string(model.dim) +
-                                 " and n_heads = " + std::to_string(model.heads) +
-                                 ", expected a multiple");
+      fail_in_file(file.path(), "its header says dim = " + std::to_string(model.dim) +
+                                    " and n_heads = " + std::to_string(model.heads) +
+                                    ", expected a multiple");
     }
     model.head_dim = model.dim / model.heads;
     model.act = Activation::kRelu2;
@@ -110,10 +110,10 @@ HfConfig older_config(const InputFile& file, const OlderHeader& header,
   const ModelConfig& model = config.model;
   const auto compare = [&](const char* name, int64_t in_file, int64_t in_config) {
     if (in_file == in_config) return;
-    fail_file(file.path(), std::string("its header says ") + name + " = " +
-                               std::to_string(in_file) + ", " + printable_path(config_path) +
-                               " says " + std::to_string(in_config) +
-                               "; give the config.json of this model");
+    fail_in_file(file.path(), std::string("its header says ") + name + " = " +
+                                  std::to_string(in_file) + ", " + printable_path(config_path) +
+                                  " says " + std::to_string(in_config) +
+                                  "; give the config.json of this model");
   };
   compare("hidden size", header.dim, model.dim);
   compare("layers", header.layers, model.layers);

@@ -48,18 +48,19 @@ void Tm2Tensors::add(const std::string& name, std::vector<int64_t> shape, bool m
   const auto flag = cursor_.read<uint8_t>("the flag of " + what);
   const bool coded = flag == 1;
   if (flag > 1 || (coded && !may_be_coded)) {
-    fail_file(file_.path(), "byte " + std::to_string(flag_at) + ", the flag of " + what + ", is " +
-                                std::to_string(flag) + ", expected " +
-                                (may_be_coded ? "0 (float32) or 1 (ternary)" : "0 (float32)") +
-                                "; only TM2 files with the tensors in BitNet's order can be read");
+    fail_in_file(file_.path(),
+                 "byte " + std::to_string(flag_at) + ", the flag of " + what + ", is " +
+                     std::to_string(flag) + ", expected " +
+                     (may_be_coded ? "0 (float32) or 1 (ternary)" : "0 (float32)") +
+                     "; only TM2 files with the tensors in BitNet's order can be read");
   }
   if (coded) {
     const auto rows = cursor_.read<int32_t>("the row count of " + what);
     const auto cols = cursor_.read<int32_t>("the column count of " + what);
     const std::vector<int64_t> found = {rows, cols};
     if (found != tensor.shape) {
-      fail_file(file_.path(), what + " has the shape " + shape_text(found) + ", expected " +
-                                  shape_text(tensor.shape));
+      fail_in_file(file_.path(), what + " has the shape " + shape_text(found) + ", expected " +
+                                     shape_text(tensor.shape));
     }
     tensor.dtype = "ternary";
     tensor.coding = RowCoding::kTm2;
@@ -236,7 +237,7 @@ std::map<std::string, CheckpointTensor> TmacTensors::read() {
     CheckpointTensor tensor = read_tensor();
     const std::string name = tensor.name;
     if (!tensors.emplace(name, std::move(tensor)).second) {
-      fail_file(file_.path(), quoted_name(name) + " is in the file twice");
+      fail_in_file(file_.path(), quoted_name(name) + " is in the file twice");
     }
     if (tensors.size() > max_tensors) {
       fail_file(file_.path(), "holds more tensors than a model of " +

@@ -158,7 +158,7 @@ void Checkpoint::add_file(const std::string& path) {
     tensor.file = files_.size();
     const auto [it, is_new] = tensors_.emplace(name, std::move(tensor));
     if (!is_new) {
-      fail_file(path, where + " is in " + printable_path(path_of(it->second)) + " too");
+      fail_in_file(path, where + " is in " + printable_path(path_of(it->second)) + " too");
     }
     order.push_back(&it->second);
   }
@@ -169,9 +169,9 @@ void Checkpoint::add_file(const std::string& path) {
   uint64_t end = data_start;
   for (const CheckpointTensor* tensor : order) {
     if (tensor->offset != end) {
-      fail_file(path, "tensor '" + printable(tensor->name) + "' starts at byte " +
-                          std::to_string(tensor->offset) + " of the file, expected " +
-                          std::to_string(end) + " (tensors must not overlap or leave gaps)");
+      fail_in_file(path, "tensor '" + printable(tensor->name) + "' starts at byte " +
+                             std::to_string(tensor->offset) + " of the file, expected " +
+                             std::to_string(end) + " (tensors must not overlap or leave gaps)");
     }
     end += tensor->bytes;
   }

@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kMaxLicenceBytes = uint64_t{64} << 10;
 
 void check_folder(const std::string& path) {
-  if (!path_exists(path)) fail_file(path, "no such folder");
+  if (!path_exists(path)) fail_in_file(path, "no such folder");
   if (!is_folder(path)) {
     fail_file(path, "is a file, expected a Hugging Face folder (config.json, safetensors)");
   }

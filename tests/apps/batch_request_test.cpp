@@ -113,8 +113,8 @@ TEST_CASE("messages, in texts or parts, with or without a system message") {
 }
 
 TEST_CASE("lines that are no requests say why") {
-  refused("{", "is not valid JSON (at byte ");
-  refused("[1]", "is not a JSON object");
+  refused("{", "not valid JSON (at byte ");
+  refused("[1]", "not a JSON object");
   refused(R"({"id":"a","id":"b","prompt":"x"})", "'id' twice");
   refused(R"({"id":"","prompt":"x"})", "id is \"\"");
   refused(R"({"id":1.5,"prompt":"x"})", "id is 1.5");
@@ -242,6 +242,7 @@ TEST_CASE("bad lines become error records and the others are answered") {
   const std::string out = folder / "out.jsonl";
   const Result result = run_batch_to(7, in, out, {"-c", "256"});
   CHECK(result.err.find("3 answered, 6 failed") != std::string::npos);
+  CHECK(result.err.find("\nedgellm: the first failure: line 3 is not UTF-8") != std::string::npos);
   const Records records = read_records(out);
   REQUIRE(records.size() == 9);
   const auto failed = [&](const std::string& id, int line, const std::string& code,
@@ -269,6 +270,7 @@ TEST_CASE("bad lines become error records and the others are answered") {
   const std::string strict = folder / "strict.jsonl";
   const Result stopped = run_batch_to(7, in, strict, {"-c", "256", "--strict"});
   CHECK(stopped.err.find("line 3 is not UTF-8") != std::string::npos);
+  CHECK(stopped.err.find("the first failure: ") == std::string::npos);
   CHECK(read_records(strict).contains("line-3"));
   CHECK(!read_records(strict).contains("line-4"));
 }

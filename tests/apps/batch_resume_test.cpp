@@ -153,7 +153,7 @@ TEST_CASE("another model, other options, another input or shard are refused unti
     CHECK(read_file(out) == bytes);
   };
   refused({"-n", "5"}, "--max-tokens was 3, now it is 5");
-  refused({"-n", "3", "--temp", "1"}, "\"temperature\":0.0");
+  refused({"-n", "3", "--temp", "1"}, "of another run: temperature was 0.0, now it is 1.0. Use");
   refused({"-n", "3", "--kv-type", "f32"}, "--kv-type was \"i16\", now it is \"f32\"");
   refused({"-n", "3", "--shard", "1/2"}, "--shard was 1/1, now it is 1/2");
   // The manifest of a version whose default was half precision.

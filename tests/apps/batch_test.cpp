@@ -9,6 +9,7 @@
 #include <set>
 
 #include "apps/batch/ids.h"
+#include "apps/batch/report.h"
 #include "apps/session/chat_prompt.h"
 #include "apps/session/prompt.h"
 #include "engine/generate.h"
@@ -424,7 +425,36 @@ TEST_CASE("batch: requests without a seed draw independently, and the same again
   // Another order, the same answers; another seed of the run, others.
   std::reverse(lines.begin(), lines.end());
   CHECK(answers("reversed", {"--sequences", "3"}) == first);
-  CHECK(answers("seeded", {"--temp", "1", "--seed", "5"}) != first);
+  CHECK(answers("seeded", {"--seed", "5"}) != first);
+}
+
+TEST_CASE("a random seed is drawn, and a batch keeps the one it began with") {
+  const auto ids = [](const std::string& seed) {
+    return json_of(run({"run", demo_model(), "The", "-n", "12", "--temp", "1", "--seed", seed,
+                        "--json"}))["token_ids"];
+  };
+  CHECK(ids("random") != ids("random"));
+  CHECK(ids("-1") != ids("-1"));
+  check_refused(run({"run", demo_model(), "The", "--temp", "1", "--seed", "-2"}), 2,
+                "--seed: '-2' is neither random nor a whole number from 0 to "
+                "18446744073709551615");
+  check_refused(run({"run", demo_model(), "The", "--seed", "random"}), 2,
+                "--seed changes nothing in a greedy run");
+
+  const TempDir folder;
+  const std::string in = write_file(folder, "in.txt", "The king\n");
+  const auto first_record = [&](const std::string& name) {
+    run_batch_to(0, in, folder / name, {"--text", "-n", "8", "--temp", "1", "--seed", "random"});
+    return read_records(folder / name).at("line-1");
+  };
+  const auto begun = first_record("out");
+  CHECK(drawn_seed(first_record("other")) != drawn_seed(begun));
+  write_file(folder, "in.txt", "The king\nThe queen\n");
+  CHECK(first_record("out") == begun);
+  const Records both = read_records(folder / "out");
+  // Both have the seed of the run, plus what their ids make of it.
+  CHECK(drawn_seed(both.at("line-2")) - seed_of("line-2", 0) ==
+        drawn_seed(begun) - seed_of("line-1", 0));
 }
 
 TEST_CASE("batch: --ordered gives the order of the input, to a file and to a stream") {
@@ -566,6 +596,30 @@ TEST_CASE("progress on a terminal, a summary for programs") {
     CHECK(empty[name]["p50"].is_null());
     CHECK(empty[name]["max"].is_null());
   }
+}
+
+TEST_CASE("a summary has the latencies of all answers to a request") {
+  BatchAnswer answer;
+  answer.choices.resize(2);
+  SequenceResult& slow = answer.choices[0].result;
+  slow.queued_ns = 1;
+  slow.ttft_ns = 11;
+  slow.total_ns = 61;
+  slow.inter_token_ns = {20, 30};
+  SequenceResult& quick = answer.choices[1].result;
+  quick.queued_ns = 2;
+  quick.ttft_ns = 6;
+  quick.total_ns = 46;
+  quick.inter_token_ns = {40};
+  BatchReport report;
+  report.answered(answer);
+  const auto json = report.json();
+  CHECK(json["requests"]["answered"] == 1);
+  CHECK(json["queued_ns"]["p50"] == 1);
+  CHECK(json["ttft_ns"]["p50"] == 5);
+  CHECK(json["latency_ns"]["p50"] == 60);
+  CHECK(json["inter_token_ns"]["p50"] == 30);
+  CHECK(json["inter_token_ns"]["max"] == 40);
 }
 
 TEST_CASE("a batch says what its command line lacks") {

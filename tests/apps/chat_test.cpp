@@ -335,24 +335,50 @@ TEST_CASE("chat at a terminal: what is pasted is one message, of all its lines")
   const std::string file = (folder / "talk.json");
   TerminalSession session({"chat", demo_model(), "--greedy", "-n", "4"});
   session.read_until("\x1b[?2004h");
+  session.read_until(">>> ");
   // Terminals send newlines as carriage returns. Nothing is sent before Enter, and typing
   // continues.
   session.type("See: \x1b[200~one\r\ttwo \x07\xC3\xA9\rthree\n\x1b[201~!");
   session.read_until("three");
   session.type("\r");
-  session.read_until("\x1b[?2004l");
-  session.read_until("\x1b[?2004h");
+  session.read_until("\r\n");
+  session.read_until(">>> ");
   session.type("/save " + file + "\r");
-  session.read_until("\x1b[?2004h");
+  session.read_until("wrote ");
+  session.read_until(">>> ");
   const auto saved = nlohmann::json::parse(read_file(file));
   REQUIRE(saved["messages"].size() == 2);
   CHECK(saved["messages"][0]["content"] == "See: one\n\ttwo \u00e9\nthree!");
   // An empty line and Ctrl-C.
   session.type("\x03");
   session.read_until("/bye or Ctrl-D ends the conversation");
+  session.read_until(">>> ");
+  session.type("\x04");
+  session.read_until("\x1b[?2004l");
+  CHECK(session.wait() == 0);
+}
+
+TEST_CASE("chat at a terminal: what is pasted during an answer is one message as well") {
+  const TempDir folder;
+  const std::string file = (folder / "talk.json");
+  TerminalSession session({"chat", demo_model(), "--greedy", "-n", "40"});
+  // Between two prompts the terminal is never told to send pastes unmarked.
   session.read_until("\x1b[?2004h");
+  session.read_until(">>> ");
+  session.type("Go on\r");
+  std::string during = session.read_until("\r\n");
+  session.type("\x1b[200~one\rtwo\x1b[201~\r");
+  during += session.read_until(">>> ");
+  during += session.read_until("two");
+  session.read_until(">>> ");
+  CHECK_THAT(during, !Catch::Contains("\x1b[?2004l"));
+  session.type("/save " + file + "\r");
+  session.read_until("wrote ");
   session.type("\x04");
   CHECK(session.wait() == 0);
+  const auto saved = nlohmann::json::parse(read_file(file));
+  REQUIRE(saved["messages"].size() == 4);
+  CHECK(saved["messages"][2]["content"] == "one\ntwo");
 }
 
 TEST_CASE("chat says when the context is full") {

@@ -68,8 +68,9 @@ TEST_CASE("every wrong command line says what was wrong, what was expected, what
       {{"chat", "m", "--temp", "hot"}, "--temp: 'hot' is not a number; see edgellm chat --help"},
       {{"batch", "m", "-i", "x", "-o", "y", "--top-k", "1.5"},
        "--top-k: '1.5' is not a whole number; see edgellm batch --help"},
-      {{"run", "m", "x", "--seed", "-1"},
-       "--seed: '-1' is not a whole number from 0 to 18446744073709551615" + run_help},
+      {{"run", "m", "x", "--seed", "-2"},
+       "--seed: '-2' is neither random nor a whole number from 0 to 18446744073709551615" +
+           run_help},
       {{"run", "m", "x", "--kv-type", "i61"},
        "--kv-type: 'i61' is not one of i16, i8, f32; did you mean i16?"},
       {{"batch", "m", "-i", "x", "-o", "y", "--kv-memory", "3q"},

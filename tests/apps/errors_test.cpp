@@ -80,9 +80,9 @@ TEST_CASE("sampling values that cannot be used") {
   refused({"--temp", "1", "--top-p", "0"}, "--top-p is 0; use a value above 0 and at most 1");
   refused({"--temp", "1", "--min-p", "1.5"}, "--min-p is 1.5");
   refused({"--repeat-penalty", "0"}, "(--repeat-penalty) is 0");
-  refused({"--sample", "--seed", "-1"},
-          "'-1' is not a whole number from 0 to 18446744073709551615");
-  refused({"--sample", "--seed", "18446744073709551616"}, "is not a whole number from 0");
+  refused({"--sample", "--seed", "-2"},
+          "'-2' is neither random nor a whole number from 0 to 18446744073709551615");
+  refused({"--sample", "--seed", "18446744073709551616"}, "nor a whole number from 0");
   for (const std::string name : {"--top-k", "--top-p", "--min-p", "--seed"}) {
     refused({name, "1"}, name + " changes nothing in a greedy run; add --temp");
   }
@@ -280,15 +280,23 @@ TEST_CASE("convert looks at the tokenizer first") {
         std::string::npos);
 }
 
-// Runs the program under `ulimit -f`.
-Result run_with_file_limit(const std::vector<std::string>& args, rlim_t n_bytes) {
+// Runs the program as behind a shell's `ulimit`.
+Result run_with_limit(__rlimit_resource_t resource, rlim_t n_bytes,
+                      const std::vector<std::string>& args) {
   rlimit old = {};
-  REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
+  REQUIRE(getrlimit(resource, &old) == 0);
   const rlimit limited = {.rlim_cur = n_bytes, .rlim_max = old.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &limited) == 0);
+  REQUIRE(setrlimit(resource, &limited) == 0);
   Program program(args, {});
-  setrlimit(RLIMIT_FSIZE, &old);
+  setrlimit(resource, &old);
   return program.wait();
+}
+
+TEST_CASE("a stack that may not suffice is an error, not a crash in mid-run") {
+  check_refused(run_with_limit(RLIMIT_STACK, 512 << 10, {"run", demo_model(), "x", "-n", "1"}), 1,
+                "the stack is limited to 512 kB, edgellm needs 1024; type: ulimit -s 8192");
+  CHECK(run_with_limit(RLIMIT_STACK, 1 << 20, {"run", demo_model(), "x", "-n", "1"}).exit_code ==
+        0);
 }
 
 TEST_CASE("a file beyond ulimit -f is an error and leaves nothing behind") {
@@ -301,7 +309,7 @@ TEST_CASE("a file beyond ulimit -f is an error and leaves nothing behind") {
                                                   {"logits", demo_model(), "--ids-file", ids}}) {
     std::vector<std::string> args = command;
     args.insert(args.end(), {"-o", out});
-    check_refused(run_with_file_limit(args, 4096), 1, "File too large");
+    check_refused(run_with_limit(RLIMIT_FSIZE, 4096, args), 1, "File too large");
     CHECK(names_in(folder) == std::vector<std::string>{"hf", "ids.json"});
   }
 }

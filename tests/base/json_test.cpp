@@ -21,9 +21,9 @@ TEST_CASE("a fault names its source, with the exit code that the source has") {
     parse_json_object(R"({"a":1,"a":2})", {"m.tmac2", "metadata"});
   });
   const JsonSource line = {.path = "line 3", .blame = ExitCode::kUsage};
-  check_fails(ExitCode::kUsage, "line 3: is not a JSON object",
+  check_fails(ExitCode::kUsage, "line 3: not a JSON object",
               [&] { parse_json_object("[1]", line); });
-  check_fails(ExitCode::kUsage, "line 3: is not valid JSON (at byte 2)",
+  check_fails(ExitCode::kUsage, "line 3: not valid JSON (at byte 2)",
               [&] { parse_json_object("{", line); });
   check_fails(ExitCode::kUsage, "line 3: JSON is nested deeper than 64",
               [&] { parse_json_object(R"({"a":)" + std::string(1000, '['), line); });

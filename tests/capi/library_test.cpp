@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <regex>
 #include <set>
 
@@ -63,6 +64,7 @@ TEST_CASE("the library exports the functions of its header and nothing else") {
 TEST_CASE("the library's version is in its name") {
   CHECK(shell_output("readelf -d " + quoted(EDGELLM_LIBRARY)).find("[libedgellm.so.1]") !=
         std::string::npos);
+  CHECK(std::filesystem::canonical(EDGELLM_LIBRARY).filename() == "libedgellm.so.1");
   CHECK(edgellm_abi_version() == EDGELLM_ABI_VERSION);
   CHECK(json_of(run({"--version", "--json"}))["version"] == edgellm_version());
 }

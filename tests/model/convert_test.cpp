@@ -1,4 +1,5 @@
 // Conversion of small checkpoints made here: what arrives in the file, and what is refused.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -41,6 +42,12 @@ void set_masters(HfFolder& hf, const std::string& name, const Tensor& tensor) {
   hf.tensors.erase(name + ".weight_scale");
 }
 
+bool rounds_unasked(const HfFolder& hf) {
+  const TempDir temp;
+  hf.write(temp.path() / "hf");
+  return convert_hf(temp / "hf", temp / "out.tmac2", {}).rounds_unasked;
+}
+
 // All matrices as masters that are their codes times their scale.
 HfFolder with_all_masters(HfFolder hf) {
   for (const auto& [name, tensor] : Tensors(hf.tensors)) {
@@ -50,7 +57,7 @@ HfFolder with_all_masters(HfFolder hf) {
     for (const int code : unpack(tensor)) values.push_back(static_cast<float>(code) * 0.75f);
     set_masters(hf, base, bf16_tensor({4 * tensor.shape[0], tensor.shape[1]}, values));
   }
-  hf.config["quantization_config"]["quantization_mode"] = "online";
+  hf.config["quantization_config"].erase("quantization_mode");
   return hf;
 }
 
@@ -141,6 +148,33 @@ TEST_CASE("convert: 1bitLLM's names, masters and config keys") {
   // One magnitude in the whole matrix: it is the multiplier.
   CHECK(file.weights().layers[0].q.scale[0] == 0.75f);
   CHECK(codes_of(file.weights().layers[0].q) == unpack(tiny_bitnet().tensors.at(kQ + ".weight")));
+  // This code makes any weights ternary.
+  set_masters(hf, kQ, bf16_tensor({16, 12}, random_floats(192, 4)));
+  CHECK_FALSE(rounds_unasked(hf));
+}
+
+TEST_CASE("convert: ternary masters that transformers quantises on the fly have its scale") {
+  const TempDir temp;
+  HfFolder hf = with_all_masters(tiny_bitnet());
+  hf.config["quantization_config"]["quantization_mode"] = "online";
+  const std::vector<int> codes = unpack(tiny_bitnet().tensors.at(kQ + ".weight"));
+  const auto n_zeros = std::count(codes.begin(), codes.end(), 0);
+  const auto density = 1 - static_cast<double>(n_zeros) / static_cast<double>(codes.size());
+  REQUIRE(density < 0.9);
+  const ModelFile file = convert(hf, temp);
+  CHECK(file.weights().layers[0].q.scale[0] == Approx(0.75 * density).epsilon(1e-6));
+  CHECK(codes_of(file.weights().layers[0].q) == codes);
+}
+
+TEST_CASE("convert: float weights that nothing calls ternary are reported") {
+  HfFolder hf = with_all_masters(tiny_bitnet());
+  CHECK_FALSE(rounds_unasked(hf));
+  hf.config.erase("quantization_config");
+  CHECK_FALSE(rounds_unasked(hf));  // they are ternary
+  set_masters(hf, kQ, bf16_tensor({16, 12}, random_floats(192, 4)));
+  CHECK(rounds_unasked(hf));
+  hf.config["quantization_config"] = {{"quant_method", "bitnet"}, {"quantization_mode", "online"}};
+  CHECK_FALSE(rounds_unasked(hf));
 }
 
 TEST_CASE("convert: masters of every float type are quantised") {

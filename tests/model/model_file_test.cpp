@@ -7,7 +7,9 @@
 #include <fstream>
 #include <random>
 
+#include "base/files.h"
 #include "model/float_bits.h"
+#include "model/model_file_impl.h"
 #include "tests/model/test_model.h"
 
 using namespace edgellm;
@@ -172,6 +174,15 @@ TEST_CASE("open: changed metadata with a right hash never crashes") {
     n_refused += opens(with_metadata(good, bad)) ? 0 : 1;
   }
   CHECK(n_refused > 2000);
+}
+
+TEST_CASE("a file that the address space has no room for is not called damaged") {
+  const TempDir temp;
+  write_file(temp / "m.tmac2", "x");
+  const InputFile file(temp / "m.tmac2");
+  Mapping mapping;
+  expect_error(ExitCode::kRuntime, {"not enough memory to map", "m.tmac2", "ulimit -v"},
+               [&] { mapping.map(file.fd(), SIZE_MAX / 2, temp / "m.tmac2"); });
 }
 
 TEST_CASE("open: truncation at every border is refused") {

@@ -48,7 +48,24 @@ check_tour() {
   ((lines >= 15)) || fail "the tour has $lines lines"
 }
 
+# check_uninstall: `make uninstall` removes what `make install` brought and nothing else, although
+# something was installed elsewhere in between.
+check_uninstall() {
+  local source
+  source=$(realpath "$(dirname "$0")/../..")
+  [[ $build == "$source"/build/* ]] || return 0
+  local make=(make -C "$source" -o build "PRESET=${build##*/}" "PREFIX=$place/made"
+    "INSTALLED=$place/list")
+  "${make[@]}" install >/dev/null
+  [[ -x $place/made/bin/edgellm ]] || fail "make install"
+  cmake --install "$build" --prefix "$place/installed" >/dev/null
+  "${make[@]}" uninstall >/dev/null
+  [[ -z $(find "$place/made" ! -type d) ]] || fail "make uninstall leaves files behind"
+  [[ -x $place/installed/bin/edgellm ]] || fail "make uninstall removes what it did not install"
+}
+
 cmake --install "$build" --prefix "$place/installed" >/dev/null
+check_uninstall
 check_tree "$place/installed" site-functions
 check_tour "$place/installed" "$place/installed/share/doc/edgellm/README.md"
 

@@ -208,7 +208,9 @@ TEST_CASE("a regular expression that is slow on a text gives up") {
   };
   // With a b at the end, or the search would see at once that there is none.
   const std::string text = std::string(150'000, 'a') + "cb";
-  for (const char* regex : {"(?>a+)b", "a+b", "(?:(?:a+)+)+b", "a(?=a*b)|a"}) {
+  // In the last three a single match would take hours.
+  for (const char* regex :
+       {"(?>a+)b", "a+b", "(?:(?:a+)+)+b", "a(?=a*b)|a", "a*a*+b", "(?=a*a*+b)c", "a*(?=a*+b)c"}) {
     INFO(regex);
     check_gives_up(split(regex), text, ExitCode::kRuntime, "gave up on 150002 bytes");
   }
@@ -228,6 +230,33 @@ TEST_CASE("a regular expression that is slow on a text gives up") {
   const Ids ids =
       load(split("a|\u00e9+")).encode(std::string(300'000, 'a') + "\u00e9\u00e9b", false);
   CHECK(ids.size() == 300'005);
+}
+
+TEST_CASE("patterns whose cost nothing counts are refused") {
+  json tree = tiny_tokenizer();
+  const auto split = [&](const std::string& regex) {
+    tree["pre_tokenizer"] = {{"type", "Split"},
+                             {"pattern", {{"Regex", regex}}},
+                             {"behavior", "Isolated"},
+                             {"invert", false}};
+    return tree.dump();
+  };
+  for (const char* regex :
+       {"(?:a(?=a*+))*", "(a(?!b+c))+", "(?:(?:x|a(?<=a+)){2})*", "(?:a(?=(?:a(?=a*+))*))*",
+        "(?:a(?=[^]b]*+))*", "(?:a(?=\\p{L}{3,}))*", "(a+)(?:(?=\\1)a)*", "((?=a{40})a){99}"}) {
+    INFO(regex);
+    check_refused(split(regex), ExitCode::kUnsupported,
+                  {"pre_tokenizer.pattern.Regex", "reads without a limit, inside of a repeat"});
+  }
+  check_refused(split("(?~b)c"), ExitCode::kUnsupported, {"absent operator"});
+  check_refused(split("(?<x>(?=a*+)a)\\g<x>*"), ExitCode::kUnsupported, {"subexpression call"});
+  check_refused(split("(?x)(?:a # )\n(?=a*+))*"), ExitCode::kUnsupported, {"extended pattern"});
+  for (const char* regex :
+       {R"(\s+(?!\S)|\s+)", "(?:(?!ab).)*", R"((?:a\(?=a*+)*)", "(?:a[(?=]+)*", "(?=a*b)a|.",
+        R"((?:\x{28}\p{Lu}+)*)", "(?i:'s|'t)?(?=x+)", "(?:(?#(?=a*)a)*"}) {
+    INFO(regex);
+    (void)load(json::parse(split(regex)));
+  }
 }
 
 TEST_CASE("a file with more steps, ids or longer patterns than any is refused") {
