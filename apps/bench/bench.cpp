@@ -279,10 +279,8 @@ void add_bench(Program& program) {
       "  edgellm bench model.tmac2 -p 512 -n 128 -d 0,1024 --threads 1,2 -o json\n"
       "  edgellm bench --shape bitnet-2b-4t -n 64 -d 0,2048 --html report.html\n"
       "  edgellm bench --ops --shape llama3-8b --layers 4 --rows 1,8\n"
-      "-p, -n, -d, -b, --rows, --device, --kv-type, --threads and --prefill-chunk take several "
-      "values "
-      "with\n"
-      "commas between them; every combination is measured.");
+      "-p, -n, -d, -b, --rows, --device, --kv-type, --threads and --prefill-chunk take\n"
+      "several values with commas between them; every combination is measured.");
   auto flags = std::make_shared<BenchFlags>();
   command.words("MODEL", flags->models, "Models to measure, each a .tmac2 file or its name");
   command

@@ -30,8 +30,13 @@ std::string entries(const std::vector<OptionInfo>& options, size_t width) {
 std::string option_heading(const OptionInfo& option) {
   std::string heading = join(option.names, ", ");
   const bool is_positional = !option.names.front().starts_with('-');
-  if (!is_positional && !option.value.empty()) heading += " " + option.value;
-  return heading;
+  if (is_positional || option.value.empty()) return heading;
+  constexpr size_t kMostColumns = 76;
+  if (heading.size() + 1 + option.value.size() <= kMostColumns) return heading + " " + option.value;
+  // So many values that the description lists them: "--shape SHAPE".
+  std::string name = option.names.back().substr(2);
+  for (char& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return heading + " " + name;
 }
 
 std::string usage_line(const CommandInfo& command) {
