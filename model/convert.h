@@ -21,6 +21,8 @@ namespace edgellm {
 struct ConvertOptions {
   // Keys of config.json that edgellm does not know and the user declares harmless.
   std::vector<std::string> ignore_keys;
+  // What the file's provenance names as its source. Empty: the name of the folder or file.
+  std::string source_name;
   // Called with the text and the path of the folder's tokenizer.json, if there is one, before
   // anything is written; throws Error where it could not be used. The folder `model` knows no
   // tokenizers. Empty: any text will do.

@@ -16,7 +16,8 @@ packages=(
   libutf8proc-dev    # Unicode normalisation
   libxxhash-dev      # checksums
   libedit-dev        # line editing of chat
-  libcpp-httplib-dev # HTTP, to compare with other programs' servers
+  libcpp-httplib-dev # HTTP: to download models, and to compare with other programs' servers
+  libssl-dev         # TLS and hashes of downloads
 )
 package=(file)
 test=(

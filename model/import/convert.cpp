@@ -111,7 +111,7 @@ Metadata Importer::make_metadata() {
   Metadata metadata;
   metadata.config = hf_.model;
   metadata.tokenizer = tokenizer_.info;
-  metadata.provenance.source = source_.name;
+  metadata.provenance.source = options_.source_name.empty() ? source_.name : options_.source_name;
   metadata.provenance.converter_version = EDGELLM_VERSION;
   metadata.provenance.licence = source_.licence;
   metadata.provenance.source_files_json = hash_sources();

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
-#include "apps/inspect/golden.h"
+#include "apps/session/golden.h"
 #include "apps/session/sampling_choice.h"
 #include "base/error.h"
 #include "tests/apps/program.h"

@@ -1,0 +1,34 @@
+// From what a user has to a `.tmac2` file. `convert`, `pull` and every command that is given
+// something else than a `.tmac2` file convert alike.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/progress.h"
+#include "model/convert.h"
+
+namespace edgellm {
+
+// What can be converted.
+enum class SourceKind {
+  kHuggingFaceFolder,
+  kOlderFile,  // TM2, TMAC
+};
+
+struct ConversionRequest {
+  std::string source;                    // the path of a folder or a file
+  std::vector<std::string> ignore_keys;  // ConvertOptions::ignore_keys
+  OlderFileOptions older;
+  std::string source_name;  // ConvertOptions::source_name
+  bool dry_run = false;
+};
+
+// What the source is, by its contents. Throws Error for one that cannot be converted.
+SourceKind source_kind(const ConversionRequest& request);
+
+// Writes the model with its golden to `output`; a dry run checks and writes nothing.
+ConvertedModel convert_source(const ConversionRequest& request, const std::string& output,
+                              const Progress& progress);
+
+}  // namespace edgellm
