@@ -186,9 +186,13 @@ HttpAnswer Http::send(const HttpRequest& wanted) const {
     client = std::make_unique<Client<httplib::ClientImpl>>(wanted.url.server, is_cancelled_,
                                                            head_as_sent);
   }
-  httplib::Response ignored;
+  httplib::Response response;
   httplib::Error error = httplib::Error::Success;
-  const bool is_sent = !is_cancelled_ && client->send(request, ignored, error);
+  const bool is_sent = !is_cancelled_ && client->send(request, response, error);
+  if (is_sent) {  // no handler is called for HEAD
+    answer.status = response.status;
+    answer.headers = parse_headers(head_as_sent);
+  }
   if (is_stopped || is_cancelled_) {
     answer.failure = HttpFailure::kStopped;
   } else if (!is_sent) {

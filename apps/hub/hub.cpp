@@ -334,8 +334,9 @@ void Hub::fail_status(const Answer& answer, const std::string& file) const {
          (options_.token.empty() ? ", or " + put_token : ""));
   }
   if (status >= 500) {
-    fail(says + ", a fault of its own, also after " + std::to_string(options_.retries) +
-         " retries" + "; type the command again later, the download resumes");
+    fail(says + ", a fault of its own" +
+         (options_.retries > 0 ? ", also in " + counted(options_.retries, "more attempt") : "") +
+         "; type the command again later, the download resumes");
   }
   fail(says + ", which no Hugging Face Hub should; is HF_ENDPOINT right?");
 }

@@ -71,7 +71,8 @@ std::string dry_run_text(const std::string& output, const ConvertedModel& model)
 int convert(const ConvertFlags& flags) {
   const Stopwatch total;
   const ConversionRequest& request = flags.request;
-  const bool from_folder = source_kind(request) == SourceKind::kHuggingFaceFolder;
+  check_request(request);
+  const bool from_folder = source_kind(request.source) == SourceKind::kFolder;
   const ModelOutput output(flags.output);
   ConvertedModel model;
   {

@@ -155,7 +155,7 @@ void Pull::convert() const {
 void Pull::remove_download() const {
   std::error_code ignored;
   for (const std::string& path : downloaded_) fs::remove(path, ignored);
-  const fs::path downloads = cache_folder() + "/downloads";
+  const fs::path downloads = cache_folder() + "/" + kDownloads;
   for (fs::path folder = folder_; folder != downloads; folder = folder.parent_path()) {
     if (!fs::remove(folder, ignored)) return;
   }
@@ -164,7 +164,7 @@ void Pull::remove_download() const {
 int Pull::run() {
   model_ = hub_.list();
   const std::string& id = hub_.reference().id();
-  const FileLock lock(make_cache_folder("locks") + "/" + hex64(xxh3(id.data(), id.size())), [&] {
+  const FileLock lock(make_cache_folder(kLocks) + "/" + hex64(xxh3(id.data(), id.size())), [&] {
     print_note("waiting for another edgellm that pulls " + hub_.reference().text());
   });
   if (is_up_to_date()) {
@@ -172,7 +172,7 @@ int Pull::run() {
                " is there already and up to date: " + printable_path(target_));
     return 0;
   }
-  folder_ = make_cache_folder("downloads/" + id + "/" + model_.commit);
+  folder_ = make_cache_folder(std::string(kDownloads) + "/" + id + "/" + model_.commit);
   if (flags_.file.empty()) {
     fetch_folder();
   } else {

@@ -16,17 +16,19 @@ constexpr int64_t kWindowNs = 10 * kSecondNs;
 std::string TransferProgress::text(const hub::DownloadState& state, int64_t at_ns) {
   samples_.push_back({at_ns, state.fetched});
   while (samples_.front().at_ns < at_ns - kWindowNs) samples_.pop_front();
-  std::string text = state.file;
-  if (state.files_left > 1) text += " and " + std::to_string(state.files_left - 1) + " more";
-  text += ": " + human_bytes(state.done) + " of " + human_bytes(state.total);
   const Sample& first = samples_.front();
   const int64_t time_ns = at_ns - first.at_ns;
-  if (time_ns < kSecondNs || state.fetched <= first.fetched) return text;
-  const double rate =
-      static_cast<double>(state.fetched - first.fetched) * 1e9 / static_cast<double>(time_ns);
-  const double left_s = std::ceil(static_cast<double>(state.total - state.done) / rate);
-  return text + ", " + human_bytes(static_cast<uint64_t>(rate)) + "/s, " +
-         clock_text(static_cast<uint64_t>(left_s)) + " left";
+  std::string text = human_bytes(state.done) + " of " + human_bytes(state.total);
+  if (time_ns >= kSecondNs && state.fetched > first.fetched) {
+    const double rate =
+        static_cast<double>(state.fetched - first.fetched) * 1e9 / static_cast<double>(time_ns);
+    const double left_s = std::ceil(static_cast<double>(state.total - state.done) / rate);
+    text += ", " + human_bytes(static_cast<uint64_t>(rate)) + "/s, " +
+            clock_text(static_cast<uint64_t>(left_s)) + " left";
+  }
+  if (!state.file.empty()) text += ", " + state.file;
+  if (state.files_left > 1) text += " and " + std::to_string(state.files_left - 1) + " more";
+  return text;
 }
 
 std::string clock_text(uint64_t seconds) {

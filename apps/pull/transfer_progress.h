@@ -11,7 +11,7 @@ namespace edgellm {
 
 class TransferProgress {
  public:
-  // "model.safetensors and 2 more: 512.0 MB of 1.2 GB, 45.1 MB/s, 0:15 left". Speed and time are of
+  // "512.0 MB of 1.2 GB, 45.1 MB/s, 0:15 left, model.safetensors and 2 more". Speed and time are of
   // the last seconds; left out in the first.
   std::string text(const hub::DownloadState& state, int64_t at_ns);
 

@@ -112,8 +112,9 @@ std::string stamp_of(const std::vector<SourceFile>& files, const std::string& so
   return hex64(xxh3(text.data(), text.size()));
 }
 
-// The same for equal contents under equal names, wherever they lie.
-std::string contents_hash(const std::vector<SourceFile>& files, const Progress& progress) {
+// The same for equal contents, wherever they lie; in a folder under equal names.
+std::string contents_hash(const std::vector<SourceFile>& files, bool is_folder,
+                          const Progress& progress) {
   uint64_t total = 0;
   for (const SourceFile& file : files) total += file.bytes;
   std::vector<char> block(size_t{1} << 20);
@@ -130,7 +131,8 @@ std::string contents_hash(const std::vector<SourceFile>& files, const Progress& 
       done += bytes;
       if (progress) progress("hashing " + printable(name), done, total);
     }
-    text += name + '\t' + std::to_string(file.size()) + '\t' + hex64(hasher.digest()) + '\n';
+    text += (is_folder ? name : "") + '\t' + std::to_string(file.size()) + '\t' +
+            hex64(hasher.digest()) + '\n';
   }
   return hex64(xxh3(text.data(), text.size()));
 }
@@ -164,13 +166,14 @@ class Conversion {
  private:
   // The path of the conversion where an earlier run has left word of it, else empty.
   std::string find_stamped(const std::string& stamp) const;
-  void convert(const std::string& target) const;
+  std::string find_converted(const std::string& contents) const;
+  std::string convert(const std::string& contents, const std::string& stamp) const;
 
   fs::path source_;
   std::string given_;
   const Messages& messages_;
-  std::string stamps_ = make_cache_folder("stamps");
-  std::string models_ = make_cache_folder("models");
+  std::string stamps_ = make_cache_folder(kStamps);
+  std::string models_ = make_cache_folder(kModels);
 };
 
 std::string Conversion::find_stamped(const std::string& stamp) const {
@@ -182,47 +185,63 @@ std::string Conversion::find_stamped(const std::string& stamp) const {
 }
 
 std::string Conversion::path() {
-  std::vector<SourceFile> files = source_files(source_);
+  source_kind(given_);  // what cannot be converted is refused before it is read
+  const std::vector<SourceFile> files = source_files(source_);
   const std::string stamp = stamp_of(files, source_.string() + converter_hash());
   if (std::string found = find_stamped(stamp); !found.empty()) return found;
 
   outwait_clock_tick(files);
   std::string contents;
-  messages_.with_progress(
-      [&](const Progress& progress) { contents = contents_hash(files, progress); });
-  constexpr size_t kMaxNameBytes = 100;
-  const std::string name =
-      (fs::is_directory(source_) ? source_.filename() : source_.stem()).string();
-  const std::string beginning = name.substr(0, kMaxNameBytes) + "-" + contents + "-";
-  const std::string file_name = beginning + converter_hash() + ".tmac2";
-  const std::string target = models_ + "/" + file_name;
-  {
-    const FileLock lock(make_cache_folder("locks") + "/" + contents, [&] {
-      messages_.note("waiting for another edgellm that converts " + printable_path(given_));
-    });
-    if (!path_exists(target)) convert(target);
-  }
-  // Conversions by other builds of edgellm.
+  messages_.with_progress([&](const Progress& progress) {
+    contents = contents_hash(files, fs::is_directory(source_), progress);
+  });
+  const FileLock lock(make_cache_folder(kLocks) + "/" + contents, [&] {
+    messages_.note("waiting for another edgellm that converts " + printable_path(given_));
+  });
+  std::string path = find_converted(contents);
+  if (path.empty()) path = convert(contents, stamp);
+  write_file(stamps_ + "/" + stamp, fs::path(path).filename().string());
+  return path;
+}
+
+// Of these contents by this build, whatever the source was called then. Conversions by other builds
+// are deleted.
+std::string Conversion::find_converted(const std::string& contents) const {
+  const std::string ending = "-" + contents + "-" + converter_hash() + ".tmac2";
+  std::string found;
   for (const fs::directory_entry& entry : fs::directory_iterator(models_)) {
-    const std::string other = entry.path().filename().string();
+    const std::string name = entry.path().filename().string();
     std::error_code ignored;
-    if (other != file_name && other.starts_with(beginning) && other.ends_with(".tmac2")) {
+    if (name.ends_with(ending)) {
+      found = entry.path().string();
+    } else if (name.ends_with(".tmac2") && name.find("-" + contents + "-") != std::string::npos) {
       fs::remove(entry.path(), ignored);
     }
   }
-  if (stamp_of(source_files(source_), source_.string() + converter_hash()) == stamp) {
-    write_file(stamps_ + "/" + stamp, file_name);
-  }
-  return target;
+  return found;
 }
 
-void Conversion::convert(const std::string& target) const {
-  messages_.note("converting " + printable_path(given_) + ", once, into " + printable_path(target));
+std::string Conversion::convert(const std::string& contents, const std::string& stamp) const {
+  constexpr size_t kMaxNameBytes = 100;
+  const std::string name =
+      (fs::is_directory(source_) ? source_.filename() : source_.stem()).string();
+  const std::string path = models_ + "/" + name.substr(0, kMaxNameBytes) + "-" + contents + "-" +
+                           converter_hash() + ".tmac2";
   messages_.with_progress([&](const Progress& progress) {
     ConversionRequest request;
     request.source = given_;
-    convert_source(request, target, progress);
+    convert_source(request, path, progress);
   });
+  // Else the conversion may be of other contents than its name says.
+  if (stamp_of(source_files(source_), source_.string() + converter_hash()) != stamp) {
+    std::error_code ignored;
+    fs::remove(path, ignored);
+    throw Error(ExitCode::kModelFile, printable_path(given_) +
+                                          " changed while it was converted; type the command "
+                                          "again when it is whole");
+  }
+  messages_.note("converted " + printable_path(given_) + ", once, into " + printable_path(path));
+  return path;
 }
 
 }  // namespace
@@ -250,6 +269,25 @@ std::string make_cache_folder(const std::string& name) {
                                         "; set EDGELLM_CACHE to a folder that can be written");
   }
   return folder;
+}
+
+uint64_t empty_cache() {
+  uint64_t bytes = 0;
+  for (const char* name : {kModels, kStamps, kLocks, kDownloads}) {
+    const fs::path folder = fs::path(cache_folder()) / name;
+    std::error_code error;
+    for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
+         entry.increment(error)) {
+      std::error_code ignored;
+      if (entry->is_regular_file(ignored)) bytes += entry->file_size(ignored);
+    }
+    fs::remove_all(folder, error);
+    if (error) {
+      throw Error(ExitCode::kRuntime,
+                  "cannot delete " + printable_path(folder.string()) + ": " + error.message());
+    }
+  }
+  return bytes;
 }
 
 bool is_convertible(const std::string& path) {

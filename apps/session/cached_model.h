@@ -2,6 +2,7 @@
 // downloads of `pull`. Nothing in it is the only copy of anything.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "apps/session/session.h"
@@ -12,8 +13,17 @@ namespace edgellm {
 // Error (kUsage) where no variable names one.
 std::string cache_folder();
 
+// Its folders.
+inline constexpr const char* kModels = "models";        // conversions
+inline constexpr const char* kStamps = "stamps";        // which conversion is of which files
+inline constexpr const char* kLocks = "locks";          // FileLock's
+inline constexpr const char* kDownloads = "downloads";  // of pull, until they are converted
+
 // Makes the folder `name` in the cache folder and returns its path.
 std::string make_cache_folder(const std::string& name);
+
+// Deletes what edgellm has put into the cache folder, and nothing else there. Returns the bytes.
+uint64_t empty_cache();
 
 // What stands at the path is converted before it runs: a GGUF file, or a folder with config.json.
 // Decided by the contents.

@@ -29,17 +29,9 @@ namespace {
 
 }  // namespace
 
-SourceKind source_kind(const ConversionRequest& request) {
-  const std::string& source = request.source;
+SourceKind source_kind(const std::string& source) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(source, ignored)) {
-    if (request.older.config.empty() && request.older.tokenizer.empty()) {
-      return SourceKind::kHuggingFaceFolder;
-    }
-    throw Error(ExitCode::kUsage, "--config and --tokenizer are for older files; the folder " +
-                                      source +
-                                      " is converted with its own config.json and tokenizer.json");
-  }
+  if (std::filesystem::is_directory(source, ignored)) return SourceKind::kFolder;
   if (!std::filesystem::exists(source, ignored)) {
     throw Error(ExitCode::kModelFile,
                 "no folder " + source +
@@ -48,12 +40,21 @@ SourceKind source_kind(const ConversionRequest& request) {
   if (!std::filesystem::is_regular_file(source, ignored)) fail_unknown(source, "");
   const std::string head = read_head(source, 8);
   if (!is_older_file(head)) fail_unknown(source, head);
-  return SourceKind::kOlderFile;
+  return SourceKind::kOlder;
+}
+
+void check_request(const ConversionRequest& request) {
+  const bool has_older = !request.older.config.empty() || !request.older.tokenizer.empty();
+  if (source_kind(request.source) == SourceKind::kFolder && has_older) {
+    throw Error(ExitCode::kUsage, "--config and --tokenizer are for older files; the folder " +
+                                      request.source +
+                                      " is converted with its own config.json and tokenizer.json");
+  }
 }
 
 ConvertedModel convert_source(const ConversionRequest& request, const std::string& output,
                               const Progress& progress) {
-  const SourceKind kind = source_kind(request);
+  const SourceKind kind = source_kind(request.source);
   ConvertOptions options;
   options.ignore_keys = request.ignore_keys;
   options.source_name = request.source_name;
@@ -63,7 +64,7 @@ ConvertedModel convert_source(const ConversionRequest& request, const std::strin
   };
   options.make_golden = make_golden;
   options.progress = progress;
-  if (kind == SourceKind::kOlderFile) {
+  if (kind == SourceKind::kOlder) {
     return convert_older(request.source, output, request.older, options);
   }
   return convert_hf(request.source, output, options);

@@ -12,8 +12,8 @@ namespace edgellm {
 
 // What can be converted.
 enum class SourceKind {
-  kHuggingFaceFolder,
-  kOlderFile,  // TM2, TMAC
+  kFolder,  // of Hugging Face
+  kOlder,   // a TM2 or TMAC file
 };
 
 struct ConversionRequest {
@@ -24,8 +24,11 @@ struct ConversionRequest {
   bool dry_run = false;
 };
 
-// What the source is, by its contents. Throws Error for one that cannot be converted.
-SourceKind source_kind(const ConversionRequest& request);
+// What stands at the path, by its contents. Throws Error for what cannot be converted.
+SourceKind source_kind(const std::string& source);
+
+// Throws Error (kUsage) where the request says what this kind of source does not take.
+void check_request(const ConversionRequest& request);
 
 // Writes the model with its golden to `output`; a dry run checks and writes nothing.
 ConvertedModel convert_source(const ConversionRequest& request, const std::string& output,

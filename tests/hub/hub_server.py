@@ -195,9 +195,10 @@ class Hub:
         context.load_cert_chain(self.certificate, key)
         self._servers = []
         ports = {}
-        for name in ("hub", "cdn"):
+        # The third has an address that the certificate is not for.
+        for name, host in (("hub", "127.0.0.1"), ("cdn", "127.0.0.1"), ("impostor", "127.0.0.2")):
             handler = type(name, (Handler,), {"hub": self, "server_name": name})
-            server = Server(("127.0.0.1", 0), handler)
+            server = Server((host, 0), handler)
             # The handshake belongs to the thread of the connection, not to the one that accepts.
             server.socket = context.wrap_socket(server.socket, server_side=True,
                                                 do_handshake_on_connect=False)
@@ -206,6 +207,7 @@ class Hub:
             ports[name] = server.server_address[1]
         self.url = f"https://localhost:{ports['hub']}"
         self.cdn_url = f"https://127.0.0.1:{ports['cdn']}"
+        self.impostor_url = f"https://127.0.0.2:{ports['impostor']}"
         return self
 
     def __exit__(self, *exception):
