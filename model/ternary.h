@@ -28,6 +28,13 @@ std::optional<InvalidCode> find_invalid_code(const uint8_t* packed, int64_t cols
 // ascending order, in any pieces.
 class MasterStatistics {
  public:
+  // What becomes of masters that are ternary times a constant.
+  enum class Constant : uint8_t {
+    kIsMultiplier,  // the constant is kept
+    kIsIgnored,     // the multiplier is mean|w| as of any other masters, less than the constant
+  };
+  explicit MasterStatistics(Constant constant = Constant::kIsMultiplier) : constant_(constant) {}
+
   void add(const float* values, size_t n);
 
   bool all_finite() const { return finite_; }
@@ -38,6 +45,11 @@ class MasterStatistics {
   float multiplier() const;
 
  private:
+  bool keeps_magnitude() const {
+    return constant_ == Constant::kIsMultiplier && single_magnitude().has_value();
+  }
+
+  Constant constant_;
   double sum_ = 0;  // of |w|
   uint64_t n_ = 0;
   float magnitude_ = 0;  // the first that is not zero

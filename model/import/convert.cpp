@@ -215,7 +215,10 @@ void Importer::write_packed(const MappedMatrix& matrix) {
 }
 
 MasterStatistics Importer::master_statistics(const CheckpointTensor& weight) {
-  MasterStatistics statistics;
+  // transformers quantises masters of the online mode at each step, whatever they are.
+  MasterStatistics statistics(hf_.quant_mode == QuantMode::kOnline
+                                  ? MasterStatistics::Constant::kIsIgnored
+                                  : MasterStatistics::Constant::kIsMultiplier);
   for_each_block(weight, [&](const std::byte* data, size_t bytes) {
     values_.resize(bytes / float_dtype_bytes(weight.dtype));
     widen(weight.dtype, data, values_.size(), values_.data());
@@ -225,7 +228,7 @@ MasterStatistics Importer::master_statistics(const CheckpointTensor& weight) {
   if (hf_.quant_mode == QuantMode::kOffline && !statistics.single_magnitude()) {
     fail(weight,
          "has float weights that are not ternary, but quantization_config says that they "
-         "were quantised (quantization_mode offline); for master weights it says online",
+         "were quantised (quantization_mode offline, or none); for master weights it says online",
          ExitCode::kUnsupported);
   }
   if (!std::isfinite(statistics.multiplier())) {

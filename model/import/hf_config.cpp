@@ -95,7 +95,7 @@ struct ArchitectureDefaults {
   bool must_be_quantised;  // without a quantization_config it is a model of ordinary weights
 };
 constexpr std::array<ArchitectureDefaults, 3> kArchitectures = {{
-    {"BitNetForCausalLM", true, Activation::kRelu2, 1e-5f, 500000.0, 5, false},
+    {"BitNetForCausalLM", true, Activation::kRelu2, 1e-5f, 500000.0, 5, true},
     {"BitnetForCausalLM", true, Activation::kSilu, 1e-6f, 10000.0, 0, false},  // 1bitLLM's own code
     {"LlamaForCausalLM", false, Activation::kSilu, 1e-6f, 10000.0, 0, true},
 }};
@@ -253,8 +253,10 @@ void ConfigReader::read_quantization(const ArchitectureDefaults& defaults) {
   if (!look(fields_, "quantization_config")) {
     if (defaults.must_be_quantised && weights_ == WeightsKnown::kFromConfig) {
       refuse(std::string("has no quantization_config: a ") + defaults.name +
-             " without one has ordinary weights, and edgellm runs ternary models only "
-             "(quant_method bitnet)");
+             " without one has ordinary weights, and edgellm runs ternary models only; if these "
+             "are masters to quantise, add \"quantization_config\": {\"quant_method\": "
+             "\"bitnet\", \"linear_class\": \"autobitlinear\", \"quantization_mode\": "
+             "\"online\"}");
     }
     return;
   }
@@ -274,6 +276,8 @@ void ConfigReader::read_quantization(const ArchitectureDefaults& defaults) {
              "'; supported are bitlinear and autobitlinear");
     }
   }
+  // transformers' default. The other class knows no modes.
+  if (config_.scale_meaning == ScaleMeaning::kMultiplies) config_.quant_mode = QuantMode::kOffline;
   if (look(quant, "quantization_mode")) {
     const std::string mode = quant.text("quantization_mode");
     if (mode == "offline") {

@@ -105,6 +105,9 @@ TEST_CASE("config: architectures") {
   refused(kModelFile, {"architectures"}, [](Json& c) { c["architectures"] = {"a", "b"}; });
   refused(kUnsupported, {"quantization_config", "ternary models only"},
           [](Json& c) { c.erase("quantization_config"); });
+  refused(
+      kUnsupported, {"quantization_config", "ternary models only"},
+      [](Json& c) { c.erase("quantization_config"); }, tiny_bitnet().config);
   refused(kUnsupported, {"'gptq'"},
           [](Json& c) { c["quantization_config"]["quant_method"] = "gptq"; });
   refused(kUnsupported, {"linear_class", "'other'"},

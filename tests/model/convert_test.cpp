@@ -1,4 +1,5 @@
 // Conversion of small checkpoints made here: what arrives in the file, and what is refused.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -262,6 +263,8 @@ TEST_CASE(
   const TempDir temp;
   const ModelFile packed = convert(hf, temp);
   HfFolder saved = hf;
+  // transformers takes a file that names no mode as offline.
+  if (GENERATE(false, true)) saved.config["quantization_config"].erase("quantization_mode");
   for (auto& [name, tensor] : saved.tensors) {
     if (tensor.dtype != "U8") continue;
     std::vector<float> values;
@@ -295,7 +298,21 @@ TEST_CASE("convert: weights and quantization_config must agree") {
   expect_refused(hf, kUnsupported, {"packed", "online"});
   hf = tiny_bitnet();
   hf.config.erase("quantization_config");
+  expect_refused(hf, kUnsupported, {"BitNetForCausalLM", "ordinary weights", "\"online\""});
+  hf.config["architectures"] = {"BitnetForCausalLM"};
   expect_refused(hf, kUnsupported, {"weight_scale", "multiply or divide"});
+}
+
+TEST_CASE("convert: online masters that are ternary already get mean|w|, as in transformers") {
+  const TempDir temp;
+  const HfFolder hf = with_all_masters(tiny_bitnet());
+  const ModelFile file = convert(hf, temp);
+  const std::vector<int> codes = unpack(tiny_bitnet().tensors.at(kQ + ".weight"));
+  const auto n_not_zero =
+      static_cast<double>(codes.size() - std::count(codes.begin(), codes.end(), 0));
+  const auto mean = static_cast<float>(0.75 * n_not_zero / static_cast<double>(codes.size()));
+  CHECK(codes_of(file.weights().layers[0].q) == codes);
+  CHECK(file.weights().layers[0].q.scale[0] == 1.0f / (1.0f / mean));
 }
 
 TEST_CASE("convert: values that are not finite are refused with the tensor's name") {
