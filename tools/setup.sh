@@ -26,6 +26,7 @@ test=(
   clang-format git      # checks of the sources
   groff-base zsh fish   # tests of man pages and completions
   parallel              # test of the recipe in docs/batch.md
+  openssl               # certificate of the server that pull is tested with
 )
 fuzz=("${test[@]}" clang libclang-rt-dev llvm)  # libFuzzer, the sanitizers, names in their reports
 case ${1:-} in

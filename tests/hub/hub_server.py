@@ -86,12 +86,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return None
 
     def serve_hub(self):
-        path = urllib.parse.unquote(urllib.parse.urlparse(self.path).path)
-        listing = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path)
-        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+|refs/pr/[0-9]+)/(.+)", path)
+        path = urllib.parse.urlparse(self.path).path
+        listing = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(?:revision|tree)/(.+))?", path)
+        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         match = listing or file
         if not match:
             return self.error(404)
+        match = [urllib.parse.unquote(part or "") for part in (match[0], *match.groups())]
         repository = self.hub.folder / match[1]
         if not repository.is_dir():
             return self.error(401, "RepoNotFound")
@@ -100,7 +101,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if (match[2] or "main") not in (*self.hub.revisions, self.hub.commit):
             return self.error(404, "RevisionNotFound")
         if listing:
-            return self.answer(200, self.hub.listing(repository), Content_Type="application/json")
+            body = self.hub.tree(repository) if "/tree/" in path else self.hub.listing(repository)
+            return self.answer(200, body, Content_Type="application/json")
         path = repository / match[3]
         if not path.is_file():
             return self.error(404, "EntryNotFound")
@@ -216,7 +218,14 @@ class Hub:
             server.server_close()
         self._temporary.cleanup()
 
-    def listing(self, repository) -> bytes:
+    def tree(self, repository) -> bytes:
+        """The other form of the list."""
+        return json.dumps([
+            {"type": "file", "path": file["rfilename"], "size": file["size"], "oid": file["blobId"],
+             **({"lfs": {"oid": file["lfs"]["sha256"], **file["lfs"]}} if "lfs" in file else {})}
+            for file in self.files(repository)]).encode()
+
+    def files(self, repository) -> list:
         files = []
         for path in sorted(p for p in repository.rglob("*") if p.is_file()):
             data = path.read_bytes()
@@ -228,6 +237,10 @@ class Hub:
                 entry["blobId"] = git_blob(pointer.encode())
                 entry["lfs"] = {"sha256": sha256, "size": len(data), "pointerSize": len(pointer)}
             files.append(entry)
+        return files
+
+    def listing(self, repository) -> bytes:
+        files = self.files(repository)
         if self.listing_edit:
             self.listing_edit(files)
         name = str(repository.relative_to(self.folder))
