@@ -203,8 +203,7 @@ void add_pull(Program& program) {
       .option("NAME", flags->model,
               "hf:ORG/NAME, as the model is called on the Hub; with @REVISION a branch, a tag or a "
               "commit")
-      .required()
-      .value("hf:ORG/NAME[@REVISION]");
+      .required();
   command
       .option("--file", flags->file,
               "Take this GGUF file of the repository, in place of config.json and safetensors")

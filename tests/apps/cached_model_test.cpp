@@ -144,7 +144,8 @@ TEST_CASE("two processes that want the same conversion make one") {
   CHECK(place.cached().size() == 1);
 }
 
-TEST_CASE("--no-cache refuses what would have to be converted, with the command to type") {
+TEST_CASE(
+    "with --no-cache a command refuses what would have to be converted, with the command to type") {
   const Place place;
   std::vector<std::string> args = place.arguments(place.folder);
   args.emplace_back("--no-cache");
