@@ -77,13 +77,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return True
         return False
 
-    def fault_of(self, kind):
-        """A fault of this kind for the body of this answer, or None."""
+    def fault_of_body(self) -> dict:
+        """What shall go wrong with the body of this answer: cut_after, with after_seconds perhaps,
+        bytes_per_second."""
         for fault in self.hub.faults:
-            if kind in fault and fault["times"] > 0 and re.search(fault["path"], self.path):
+            if "status" not in fault and fault["times"] > 0 and re.search(fault["path"], self.path):
                 fault["times"] -= 1
-                return fault[kind]
-        return None
+                return fault
+        return {}
 
     def serve_hub(self):
         path = urllib.parse.urlparse(self.path).path
@@ -135,8 +136,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return self.error(416)
             headers["Content_Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
         body = data[begin:]
-        cut = self.fault_of("cut_after")
-        pace = self.fault_of("bytes_per_second")
+        fault = self.fault_of_body()
+        cut, pace = fault.get("cut_after"), fault.get("bytes_per_second")
         self.send_response(status)
         for name, value in {"Content_Length": str(len(body)), "ETag": etag, **headers}.items():
             self.send_header(name.replace("_", "-"), value)
@@ -146,6 +147,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if cut is not None:
             self.wfile.write(body[:cut])
             self.wfile.flush()
+            time.sleep(fault.get("after_seconds", 0))
             self.close_connection = True
             self.connection.shutdown(2)
             return

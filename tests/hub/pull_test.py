@@ -283,7 +283,14 @@ class PullTest(unittest.TestCase):
         self.check_pulled(self.pull())
 
     def test_interrupted_and_resumed(self):
-        self.fault("objects", bytes_per_second=200_000)
+        for fault in ({"bytes_per_second": 200_000}, {"cut_after": 300_000, "after_seconds": 20}):
+            with self.subTest(fault):
+                self.hub.faults.clear()
+                self.fault("objects", **fault)
+                self.interrupt_and_resume()
+                self.run_program("rm", "org/tiny")
+
+    def interrupt_and_resume(self):
         process = subprocess.Popen([PROGRAM, "pull", "hf:org/tiny"], env=self.environment, text=True,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         deadline = time.monotonic() + 30
