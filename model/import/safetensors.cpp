@@ -103,10 +103,9 @@ Checkpoint::Checkpoint(const std::string& folder) {
   }
 }
 
-Checkpoint::Checkpoint(InputFile file, std::map<std::string, CheckpointTensor> tensors)
-    : tensors_(std::move(tensors)) {
-  files_.push_back(std::move(file));
-}
+Checkpoint::Checkpoint(std::vector<InputFile> files,
+                       std::map<std::string, CheckpointTensor> tensors)
+    : files_(std::move(files)), tensors_(std::move(tensors)) {}
 
 void Checkpoint::add_shards(const std::string& folder, const std::string& index_path) {
   const Json json = parse_json_object(read_text_file(index_path, kMaxIndexBytes), {index_path});
