@@ -32,7 +32,7 @@ enum class SourceKind { kFolder, kGguf, kOlder };
 
 // Says what a source is that cannot be converted.
 [[noreturn]] void fail_unknown(const std::string& source, const std::string& head) {
-  std::string what = "neither a folder nor a GGUF file nor one of an earlier program";
+  std::string what = "neither a folder nor a file of GGUF or of an earlier program";
   if (head.starts_with("TMAC2")) {
     what = "already a .tmac2 file";
   } else if (source.ends_with(".safetensors") || source.ends_with(".json")) {

@@ -251,9 +251,7 @@ std::map<std::string, CheckpointTensor> TmacTensors::read() {
 Checkpoint older_checkpoint(InputFile file, const OlderHeader& header, const ModelConfig& config) {
   auto tensors = header.format == OlderFormat::kTm2 ? Tm2Tensors(file, header, config).read()
                                                     : TmacTensors(file, header, config).read();
-  std::vector<InputFile> files;
-  files.push_back(std::move(file));
-  return {std::move(files), std::move(tensors)};
+  return {std::move(file), std::move(tensors)};
 }
 
 }  // namespace edgellm::model_io

@@ -103,6 +103,11 @@ Checkpoint::Checkpoint(const std::string& folder) {
   }
 }
 
+Checkpoint::Checkpoint(InputFile file, std::map<std::string, CheckpointTensor> tensors)
+    : tensors_(std::move(tensors)) {
+  files_.push_back(std::move(file));
+}
+
 Checkpoint::Checkpoint(std::vector<InputFile> files,
                        std::map<std::string, CheckpointTensor> tensors)
     : files_(std::move(files)), tensors_(std::move(tensors)) {}

@@ -50,6 +50,7 @@ class Checkpoint {
  public:
   explicit Checkpoint(const std::string& folder);
   // Tensors that were found in a file of another format.
+  Checkpoint(InputFile file, std::map<std::string, CheckpointTensor> tensors);
   Checkpoint(std::vector<InputFile> files, std::map<std::string, CheckpointTensor> tensors);
 
   const std::vector<InputFile>& files() const { return files_; }

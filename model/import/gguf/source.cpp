@@ -453,7 +453,8 @@ void SourceReader::look_at_values(const Checkpoint& checkpoint) {
     if (!block) {
       fail(tensor,
            "is not ternary: its values are not 0 and one magnitude, neither in the matrix nor in "
-           "rows nor in blocks of 256 to 32; edgellm runs ternary models only",
+           "rows nor in blocks of 256 to 32; edgellm runs ternary models only (master weights are "
+           "converted from their Hugging Face folder)",
            ExitCode::kUnsupported);
     }
     tensor.gguf.scale_block = *block;

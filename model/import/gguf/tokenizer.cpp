@@ -317,7 +317,7 @@ std::vector<Merge> TokenizerReader::merges_of_scores() const {
   struct Candidate {
     Merge merge;
     double score;
-    size_t left_characters, right_characters, left_id, right_id;
+    size_t id, left_characters, right_characters, left_id, right_id;
   };
   std::vector<Candidate> candidates;
   for (size_t id = 0; id < n_model_; ++id) {
@@ -332,15 +332,18 @@ std::vector<Merge> TokenizerReader::merges_of_scores() const {
       if (right == pieces.end()) continue;
       candidates.push_back({{left->first, right->first},
                             scores[id],
+                            id,
                             count_characters(left->first),
                             count_characters(right->first),
                             left->second,
                             right->second});
     }
   }
-  // The order of Hugging Face's converter: the score, then the lengths, then the pieces' ids.
+  // The order of Hugging Face's converter: the score, then the lengths, then the pieces' ids. Some
+  // files have one score for all; there the ids are in the order that the scores had.
   std::stable_sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
     if (a.score != b.score) return a.score > b.score;
+    if (a.id != b.id) return a.id < b.id;
     if (a.left_characters != b.left_characters) return a.left_characters > b.left_characters;
     if (a.right_characters != b.right_characters) return a.right_characters > b.right_characters;
     if (a.left_id != b.left_id) return a.left_id < b.left_id;
