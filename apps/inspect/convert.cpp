@@ -1,4 +1,4 @@
-// edgellm convert: a Hugging Face folder or an older file in, one .tmac2 file out.
+// edgellm convert: a Hugging Face folder, a GGUF file or an older file in, one .tmac2 file out.
 #include "model/convert.h"
 
 #include <cstdio>
@@ -22,7 +22,11 @@ struct ConvertFlags {
 };
 
 void note_assumptions(const ConversionRequest& request, const ConvertedModel& model) {
-  if (!request.older.config.empty()) return;
+  for (const std::string& note : model.notes) print_note(request.source + ": " + note);
+}
+
+void warn_of_missing_config(const ConversionRequest& request, const ConvertedModel& model) {
+  if (!request.config.empty()) return;
   char eps[32];
   std::snprintf(eps, sizeof eps, "%g", static_cast<double>(model.config.norm_eps));
   print_warning(request.source +
@@ -72,14 +76,15 @@ int convert(const ConvertFlags& flags) {
   const Stopwatch total;
   const ConversionRequest& request = flags.request;
   check_request(request);
-  const bool from_folder = source_kind(request.source) == SourceKind::kFolder;
+  const SourceKind kind = source_kind(request.source);
   const ModelOutput output(flags.output);
   ConvertedModel model;
   {
     ProgressLine progress;
     model = convert_source(request, output.path(), progress.callback());
   }
-  if (!from_folder) note_assumptions(request, model);
+  note_assumptions(request, model);
+  if (kind == SourceKind::kOlder) warn_of_missing_config(request, model);
   if (request.dry_run) {
     write_stdout(dry_run_text(output.is_stdout() ? output.name() : flags.output, model));
     return 0;
@@ -89,9 +94,11 @@ int convert(const ConvertFlags& flags) {
              " parameters, " + human_bytes(model.file_bytes) + ", " +
              fixed(static_cast<double>(total.elapsed_ns()) / 1e9, 1) + " s");
   if (!model.tokenizer.present) {
-    print_warning(request.source + " has no tokenizer.json, so " + output.name() +
-                  " takes ids only (--ids-file)" +
-                  (from_folder ? "" : "; add --tokenizer tokenizer.json for text"));
+    print_warning(
+        request.source +
+        (kind == SourceKind::kGguf ? " has no tokenizer, so " : " has no tokenizer.json, so ") +
+        output.name() + " takes ids only (--ids-file)" +
+        (kind == SourceKind::kFolder ? "" : "; add --tokenizer tokenizer.json for text"));
   }
   return 0;
 }
@@ -100,16 +107,17 @@ int convert(const ConvertFlags& flags) {
 
 void add_convert(Program& program) {
   Command& command =
-      program.add("convert", "Make a .tmac2 file from a Hugging Face folder or an older file",
+      program.add("convert", "Make a .tmac2 file from a Hugging Face folder, a GGUF or older file",
                   "  edgellm convert bitnet-b1.58-2B-4T/ -o bitnet-2b.tmac2\n"
+                  "  edgellm convert bitnet-2b-TQ2_0.gguf -o bitnet-2b.tmac2\n"
                   "  edgellm convert bitnet-b1.58-2B-4T/ -o bitnet-2b.tmac2 --dry-run\n"
                   "  edgellm convert old.tmac2.bin --tokenizer tokenizer.json -o new.tmac2");
   auto flags = std::make_shared<ConvertFlags>();
   command
       .option(
           "SRC", flags->request.source,
-          "Folder with config.json, *.safetensors, tokenizer.json; or a file that begins with TM2 "
-          "or TMAC")
+          "Folder with config.json, *.safetensors, tokenizer.json; or a GGUF file, the first part "
+          "of a split one; or a file that begins with TM2 or TMAC")
       .required();
   command
       .option("-o,--output", flags->output,
@@ -119,23 +127,31 @@ void add_convert(Program& program) {
   command
       .repeated_option(
           "--ignore-key", flags->request.ignore_keys,
-          "A key of config.json that edgellm does not know and you declare harmless; may be "
-          "given several times")
+          "A key of config.json, or of a GGUF file's metadata, that edgellm does not know and you "
+          "declare harmless; may be given several times")
       .value("KEY");
   command.flag("--dry-run", flags->request.dry_run,
                "Read and check everything, say what would be written, write nothing");
   command
-      .option("--config", flags->request.older.config,
+      .option("--config", flags->request.config,
               "The config.json of the model that the file was made from; a TM2 file without it "
               "is taken as BitNet-b1.58-2B-4T's kind")
       .value("FILE.json")
-      .group("Older files");
+      .group("GGUF and older files");
   command
-      .option("--tokenizer", flags->request.older.tokenizer,
-              "The tokenizer.json for the file, with what stands beside it "
-              "(tokenizer_config.json, generation_config.json, ...), or its folder")
+      .option(
+          "--tokenizer", flags->request.tokenizer,
+          "The tokenizer.json for the file, with what stands beside it "
+          "(tokenizer_config.json, generation_config.json, ...), or its folder; a GGUF file has "
+          "its own, which this replaces")
       .value("FILE.json|DIR")
-      .group("Older files");
+      .group("GGUF and older files");
+  command
+      .option(
+          "--i2s-layout", flags->request.i2s_layout,
+          "Which of its three layouts I2_S has in a GGUF file, where the weights do not show it")
+      .value("x86|arm|rows")
+      .group("GGUF and older files");
   command.runs([flags] { return convert(*flags); });
 }
 

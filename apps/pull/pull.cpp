@@ -147,8 +147,12 @@ void Pull::convert() const {
   request.source = flags_.file.empty() ? folder_ : downloaded_.front();
   request.source_name = source_name();
   request.ignore_keys = flags_.ignore_keys;
-  ProgressLine line;
-  convert_source(request, target_, line.callback());
+  ConvertedModel model;
+  {
+    ProgressLine line;
+    model = convert_source(request, target_, line.callback());
+  }
+  for (const std::string& note : model.notes) print_note(name() + ": " + note);
 }
 
 // With the folders that are empty then.

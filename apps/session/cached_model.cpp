@@ -227,11 +227,13 @@ std::string Conversion::convert(const std::string& contents, const std::string& 
       (fs::is_directory(source_) ? source_.filename() : source_.stem()).string();
   const std::string path = models_ + "/" + name.substr(0, kMaxNameBytes) + "-" + contents + "-" +
                            converter_hash() + ".tmac2";
+  std::vector<std::string> notes;
   messages_.with_progress([&](const Progress& progress) {
     ConversionRequest request;
     request.source = given_;
-    convert_source(request, path, progress);
+    notes = convert_source(request, path, progress).notes;
   });
+  for (const std::string& note : notes) messages_.note(printable_path(given_) + ": " + note);
   // Else the conversion may be of other contents than its name says.
   if (stamp_of(source_files(source_), source_.string() + converter_hash()) != stamp) {
     std::error_code ignored;

@@ -13,14 +13,17 @@ namespace edgellm {
 // What can be converted.
 enum class SourceKind {
   kFolder,  // of Hugging Face
-  kOlder,   // a TM2 or TMAC file
+  kGguf,
+  kOlder,  // a TM2 or TMAC file
 };
 
 struct ConversionRequest {
   std::string source;                    // the path of a folder or a file
   std::vector<std::string> ignore_keys;  // ConvertOptions::ignore_keys
-  OlderFileOptions older;
-  std::string source_name;  // ConvertOptions::source_name
+  std::string config;                    // of older files: OlderFileOptions
+  std::string tokenizer;                 // the same, or GgufOptions
+  std::string i2s_layout;                // GgufOptions
+  std::string source_name;               // ConvertOptions::source_name
   bool dry_run = false;
 };
 

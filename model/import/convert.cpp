@@ -1,5 +1,5 @@
-// convert_hf and convert_older: a checkpoint becomes a `.tmac2` file. Tensors stream through small
-// buffers; only a packed matrix is held whole (its four row blocks interleave).
+// convert_hf, convert_older and convert_gguf: a checkpoint becomes a `.tmac2` file. Tensors stream
+// through small buffers; only a packed matrix is held whole (its four row blocks interleave).
 
 #include "model/convert.h"
 
@@ -17,6 +17,8 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "model/import/coded_rows.h"
+#include "model/import/gguf/rows.h"
+#include "model/import/gguf/source.h"
 #include "model/import/name_map.h"
 #include "model/import/older_file.h"
 #include "model/import/source.h"
@@ -131,6 +133,7 @@ std::vector<SectionPlan> Importer::plan() const {
 
 std::vector<float> Importer::checked_inv_freq() const {
   std::vector<float> inv_freq = rope_inv_freq(hf_.model);
+  for (size_t i = 0; i < source_.rope_divisors.size(); ++i) inv_freq[i] /= source_.rope_divisors[i];
   if (!all_finite(inv_freq.data(), inv_freq.size())) {
     throw Error(ExitCode::kUnsupported,
                 printable_path(source_.config_path) + ": rope_theta gives infinite frequencies");
@@ -149,6 +152,12 @@ void Importer::for_each_block(const CheckpointTensor& tensor, const Use& use) {
 }
 
 void Importer::write_norm(const MappedNorm& norm) {
+  if (norm.tensor->coding == RowCoding::kGguf) {
+    const std::vector<float> values = gguf::read_numbers(checkpoint_, *norm.tensor, 0, 1);
+    writer_->append(norm.section, values.data(), values.size() * sizeof(float));
+    report("converting " + printable(norm.tensor->name), norm.tensor->bytes);
+    return;
+  }
   for_each_block(*norm.tensor, [&](const std::byte* data, size_t bytes) {
     const size_t n = bytes / float_dtype_bytes(norm.tensor->dtype);
     values_.resize(n);
@@ -322,8 +331,12 @@ ConvertedModel Importer::run() {
     writer_->commit();
   }
   if (options_.progress) options_.progress("converted", total_, total_);
-  return {hf_.model, tokenizer_.info, writer_->metadata().sections, writer_->file_bytes(),
-          parameter_count(hf_.model)};
+  return {hf_.model,
+          tokenizer_.info,
+          writer_->metadata().sections,
+          writer_->file_bytes(),
+          parameter_count(hf_.model),
+          std::move(source_.notes)};
 }
 
 }  // namespace
@@ -338,6 +351,13 @@ bool is_older_file(std::string_view head) { return older_format(head).has_value(
 ConvertedModel convert_older(const std::string& source, const std::string& output,
                              const OlderFileOptions& older, const ConvertOptions& options) {
   return Importer(older_source(source, older, options.ignore_keys), output, options).run();
+}
+
+bool is_gguf_file(std::string_view head) { return head.starts_with("GGUF"); }
+
+ConvertedModel convert_gguf(const std::string& source, const std::string& output,
+                            const GgufOptions& gguf, const ConvertOptions& options) {
+  return Importer(gguf_source(source, gguf, options.ignore_keys), output, options).run();
 }
 
 }  // namespace edgellm

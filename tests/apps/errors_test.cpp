@@ -254,7 +254,7 @@ TEST_CASE("convert says what it was given instead of a folder") {
   };
   refused("/nowhere/model", 3, "no folder /nowhere/model");
   refused(demo_model(), 4, "already a .tmac2 file");
-  refused(write_file(folder, "m.gguf", "GGUF\3\0\0\0"), 4, "GGUF");
+  refused(write_file(folder, "m.gguf", "GGUF\3"), 3, "cut off");
   refused(write_file(folder, "old.bin", "TMAC"), 3, "cut off");
   refused(write_file(folder, "some.bin", "abc"), 4, "neither a folder nor a file");
   refused(write_file(folder, "m.safetensors", "x"), 4, "name the folder");
