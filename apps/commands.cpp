@@ -7,6 +7,7 @@
 #include "apps/compare/commands.h"
 #include "apps/generate/commands.h"
 #include "apps/inspect/commands.h"
+#include "apps/pull/commands.h"
 #include "base/text.h"
 
 namespace edgellm {
@@ -30,6 +31,7 @@ void add_commands(Program& program) {
   add_chat(program);
   add_batch(program);
   add_convert(program);
+  add_pull(program);
   add_info(program);
   add_verify(program);
   add_list(program);

@@ -1,7 +1,7 @@
-// Making `.tmac2` files: from a Hugging Face folder, from a file of an earlier program, or from
-// nothing but a shape and a seed.
+// Making `.tmac2` files: from a Hugging Face folder, from a GGUF file, from a file of an earlier
+// program, or from nothing but a shape and a seed.
 //
-// Both stream: peak memory is one tensor, not the model. The output is written under a temporary
+// All stream: peak memory is one tensor, not the model. The output is written under a temporary
 // name beside the target and renamed when it is whole; a failure leaves nothing behind.
 #pragma once
 
@@ -21,6 +21,8 @@ namespace edgellm {
 struct ConvertOptions {
   // Keys of config.json that edgellm does not know and the user declares harmless.
   std::vector<std::string> ignore_keys;
+  // What the file's provenance names as its source. Empty: the name of the folder or file.
+  std::string source_name;
   // Called with the text and the path of the folder's tokenizer.json, if there is one, before
   // anything is written; throws Error where it could not be used. The folder `model` knows no
   // tokenizers. Empty: any text will do.
@@ -41,8 +43,8 @@ struct ConvertedModel {
   std::vector<Section> sections;
   uint64_t file_bytes = 0;
   uint64_t parameter_count = 0;
-  // Float weights became ternary although nothing says that the model computes with ternary ones.
-  bool rounds_unasked = false;
+  // What the source did not say and was concluded from it, a line each.
+  std::vector<std::string> notes;
 };
 
 // Converts the Hugging Face folder `source` (config.json, safetensors, tokenizer files).
@@ -64,6 +66,21 @@ bool is_older_file(std::string_view head);
 // Converts a TM2 or TMAC file (docs/format.md, "Older files").
 ConvertedModel convert_older(const std::string& source, const std::string& output,
                              const OlderFileOptions& older, const ConvertOptions& options);
+
+struct GgufOptions {
+  // A tokenizer.json or the folder of one, in place of what the file's metadata says. Empty: that.
+  std::string tokenizer;
+  // "x86", "arm" or "rows": the layout of I2_S matrices. Empty: the weights show it, or the file is
+  // refused.
+  std::string i2s_layout;
+};
+
+// Whether a file with these first bytes (4 suffice) is one for convert_gguf.
+bool is_gguf_file(std::string_view head);
+
+// Converts a GGUF file (docs/gguf.md), or all parts of a split one, whose first part is named.
+ConvertedModel convert_gguf(const std::string& source, const std::string& output,
+                            const GgufOptions& gguf, const ConvertOptions& options);
 
 struct SynthOptions {
   std::string shape;  // a name of synth_shape_names(), or the path of a config.json

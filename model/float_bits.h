@@ -29,6 +29,21 @@ inline float f16_to_float(uint16_t bits) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(subnormal));
 }
 
+// Beyond the range of f16 an infinity. Not for NaN.
+inline uint16_t float_to_f16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 16) & 0x8000;
+  const uint32_t magnitude = bits & 0x7FFFFFFF;
+  if (magnitude >= 0x477FF000) return static_cast<uint16_t>(sign | 0x7C00);  // 65520 and above
+  if (magnitude >= 0x38800000) {  // 2^-14 and above: round 13 bits off, rebias the exponent
+    const uint32_t rounded = magnitude + 0xFFF + ((magnitude >> 13) & 1);
+    return static_cast<uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
+  }
+  // Subnormal: at 0.5 the step of a float32 is 2^-24, that of a subnormal f16.
+  const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
+  return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(rounded) - 0x3F000000u));
+}
+
 // For values that an f16 holds exactly and that are finite.
 inline uint16_t exact_f16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);

@@ -76,21 +76,16 @@ std::optional<float> MasterStatistics::single_magnitude() const {
   return std::nullopt;
 }
 
-std::optional<float> MasterStatistics::magnitude_divisor() const {
-  return divisor_ == Divisor::kMagnitude ? single_magnitude() : std::nullopt;
-}
-
 float MasterStatistics::inverse_scale() const {
   // Every non-zero value of such a matrix becomes +-1 or, where 1 / magnitude overflows, +-infinity
   // (and 0 a NaN, which is neither above 0.5 nor below -0.5): the codes are the signs.
-  if (const std::optional<float> magnitude = magnitude_divisor()) return 1.0f / *magnitude;
+  if (keeps_magnitude()) return 1.0f / magnitude_;
   const auto mean = static_cast<float>(sum_ / static_cast<double>(n_));
   return 1.0f / std::max(mean, 1e-5f);
 }
 
 float MasterStatistics::multiplier() const {
-  const std::optional<float> magnitude = magnitude_divisor();
-  return magnitude ? *magnitude : 1.0f / inverse_scale();
+  return keeps_magnitude() ? magnitude_ : 1.0f / inverse_scale();
 }
 
 void quantise_row(const float* values, int64_t cols, float inverse_scale, uint8_t* codes) {

@@ -28,14 +28,12 @@ std::optional<InvalidCode> find_invalid_code(const uint8_t* packed, int64_t cols
 // ascending order, in any pieces.
 class MasterStatistics {
  public:
-  // By what masters are divided.
-  enum class Divisor : uint8_t {
-    kMagnitude,  // the only magnitude where there is one, since they are ternary already; else
-                 // kMean
-    kMean,       // mean|W|, as transformers has it where it quantises on the fly
+  // What becomes of masters that are ternary times a constant.
+  enum class Constant : uint8_t {
+    kIsMultiplier,  // the constant is kept
+    kIsIgnored,     // the multiplier is mean|w| as of any other masters, less than the constant
   };
-
-  explicit MasterStatistics(Divisor divisor = Divisor::kMagnitude) : divisor_(divisor) {}
+  explicit MasterStatistics(Constant constant = Constant::kIsMultiplier) : constant_(constant) {}
 
   void add(const float* values, size_t n);
 
@@ -47,10 +45,11 @@ class MasterStatistics {
   float multiplier() const;
 
  private:
-  // Empty: the mean it is.
-  std::optional<float> magnitude_divisor() const;
+  bool keeps_magnitude() const {
+    return constant_ == Constant::kIsMultiplier && single_magnitude().has_value();
+  }
 
-  Divisor divisor_;
+  Constant constant_;
   double sum_ = 0;  // of |w|
   uint64_t n_ = 0;
   float magnitude_ = 0;  // the first that is not zero

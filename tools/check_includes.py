@@ -29,18 +29,21 @@ ARROWS = {
     "apps/generate": FRONT_END,
     "apps/batch": FRONT_END,
     "apps/inspect": FRONT_END,
+    "apps/hub": ["apps/common"],
+    "apps/pull": [*FRONT_END, "apps/hub"],
     "apps/bench": FRONT_END,
     "apps/compare": [*FRONT_END, "apps/compare/clients"],
     "apps/compare/clients": ["apps/common", "tokenizer"],
     "apps/capi": ["apps/session", "apps/common", *LIBRARIES],
     # main.cpp and the register of commands.
-    "apps": ["apps/generate", "apps/batch", "apps/inspect", "apps/bench", "apps/compare", "apps/cli", "apps/common"],
+    "apps": ["apps/generate", "apps/batch", "apps/inspect", "apps/bench", "apps/compare", "apps/pull", "apps/cli", "apps/common"],
 }
 # Headers that only some folders may include.
 LIMITED = {
     "CLI/": ["apps/cli"],
     "spdlog/": ["apps/common"],
-    "httplib.h": ["apps/compare/clients"],
+    "httplib.h": ["apps/compare/clients", "apps/hub"],
+    "openssl/": ["apps/hub"],
     "cuda_runtime": ["kernels", "engine", "apps/bench"],
 }
 SOURCE = re.compile(r"\.(cpp|h|cu|cuh|inc)$")

@@ -95,6 +95,82 @@ def checkpoint(config, packed):
             yield f"{layer}{matrix}.weight", *bf16([4, 4], -0.75)
 
 
+# ggml's number, weights in a block, bytes of a block, bytes in front of a row.
+GGUF_TYPES = {"F32": (0, 1, 4, 0), "F16": (1, 1, 2, 0), "Q4_0": (2, 32, 18, 0),
+              "Q8_0": (8, 32, 34, 0), "Q4_K": (12, 256, 144, 0), "Q6_K": (14, 256, 210, 0),
+              "TQ1_0": (34, 256, 54, 0), "TQ2_0": (35, 256, 66, 0), "Q2_0": (42, 64, 18, 0),
+              "PQ2_0": (142, 128, 34, 0), "PTQ1_0": (143, 128, 28, 0), "IQ1_BN": (134, 64, 13, 2),
+              "IQ2_BN": (135, 64, 16, 4), "IQ2_BN_R4": (335, 64, 16, 4)}
+
+
+def gguf_tensor(name, shape, kind):
+    """Bytes of 0x55: the code 0 in all types of two bits, and a scale of some size."""
+    n = 1
+    for extent in shape:
+        n *= extent
+    if kind == "I2_S":
+        return name, shape, 36, b"\x55" * (n // 4) + struct.pack("<f", 1.0) + bytes(28)
+    number, block, block_bytes, row_header = GGUF_TYPES[kind]
+    if kind in ("F32", "F16"):
+        return name, shape, number, struct.pack("<f" if kind == "F32" else "<e", 1.0) * n
+    row = b"\x55" * (row_header + block_bytes * (shape[-1] // block))
+    return name, shape, number, row * (n // shape[-1])
+
+
+def gguf(architecture, kinds, dim, sub_norms, keys):
+    def text(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    def value(x):
+        if isinstance(x, bool):
+            return struct.pack("<I?", 7, x)
+        if isinstance(x, int):
+            return struct.pack("<II", 4, x)
+        if isinstance(x, float):
+            return struct.pack("<If", 6, x)
+        if isinstance(x, str):
+            return struct.pack("<I", 8) + text(x)
+        element = value(x[0])
+        return struct.pack("<I", 9) + element[:4] + struct.pack("<Q", len(x)) + b"".join(
+            value(y)[4:] for y in x)
+
+    a = architecture + "."
+    keys = {"general.architecture": architecture, a + "block_count": 1, a + "context_length": 64,
+            a + "embedding_length": dim, a + "feed_forward_length": 4,
+            a + "attention.head_count": 1, a + "attention.key_length": 8,
+            a + "attention.layer_norm_rms_epsilon": 1e-5, **keys}
+    tensors = [gguf_tensor("token_embd.weight", [5, dim], kinds[0]),
+               gguf_tensor("output_norm.weight", [dim], "F32")]
+    for name, size in (("attn_norm", dim), ("ffn_norm", dim), ("attn_sub_norm", 8),
+                       ("ffn_sub_norm", 4)):
+        if sub_norms or "sub" not in name:
+            tensors.append(gguf_tensor(f"blk.0.{name}.weight", [size], "F32"))
+    for i, (name, shape) in enumerate((
+            ("attn_q", [8, dim]), ("attn_k", [8, dim]), ("attn_v", [8, dim]), ("ffn_gate", [4, dim]),
+            ("ffn_up", [4, dim]), ("attn_output", [dim, 8]), ("ffn_down", [dim, 4]))):
+        kind = kinds[1 + i % (len(kinds) - 1)] if i < 5 else "F16"
+        tensors.append(gguf_tensor(f"blk.0.{name}.weight", shape, kind))
+    file = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+    file += b"".join(text(key) + value(x) for key, x in keys.items())
+    data = b""
+    for name, shape, number, raw in tensors:
+        file += text(name) + struct.pack("<I", len(shape))
+        file += b"".join(struct.pack("<Q", extent) for extent in reversed(shape))
+        file += struct.pack("<IQ", number, len(data))
+        data += raw + bytes(-len(raw) % 32)
+    return file + bytes(-len(file) % 32) + data
+
+
+GGUF_BYTE_LEVEL = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2",
+                   "tokenizer.ggml.tokens": ["a", "b", "ab", "<s>"],
+                   "tokenizer.ggml.token_type": [1, 1, 1, 3], "tokenizer.ggml.merges": ["a b"],
+                   "tokenizer.ggml.bos_token_id": 3, "tokenizer.ggml.add_bos_token": True}
+GGUF_PIECES = {"tokenizer.ggml.model": "llama",
+               "tokenizer.ggml.tokens": ["<unk>", "a", "b", "ab", "<0x41>"],
+               "tokenizer.ggml.scores": [0.0, -1.0, -2.0, -0.5, 0.0],
+               "tokenizer.ggml.token_type": [2, 1, 1, 1, 6]}
+
+
 def main():
     program, corpus = sys.argv[1], pathlib.Path(sys.argv[2])
 
@@ -137,6 +213,16 @@ def main():
         if name == "masters":
             seed("hf_folder_fuzz", f"{name}-file",
                  front + b"F" + struct.pack("<Q", len(header)) + header + data)
+
+    for name, layout, architecture, kinds, dim, keys in (
+            ("ternary", "-", "bitnet", ["Q6_K", "Q2_0", "TQ1_0", "TQ2_0", "PQ2_0", "PTQ1_0"], 256,
+             GGUF_BYTE_LEVEL),
+            ("i2s", "x", "bitnet-b1.58", ["Q4_K", "I2_S"], 256, {}),
+            ("i2s-rows", "r", "bitnet-25", ["Q8_0", "I2_S"], 32, {}),
+            ("bn", "-", "llama", ["Q4_0", "IQ1_BN", "IQ2_BN", "IQ2_BN_R4"], 64, GGUF_PIECES),
+            ("floats", "-", "llama", ["F32", "F32", "F16"], 4, {"llama.rope.freq_base": 500000.0})):
+        file = gguf(architecture, kinds, dim, architecture.startswith("bitnet"), keys)
+        seed("gguf_fuzz", name, layout.encode() + file)
 
     for name, words in (
             ("run", ["run", "m", "-p", "x", "-n", "5", "--temp", "0.7", "--stop", "a", "--json"]),

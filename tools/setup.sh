@@ -16,7 +16,8 @@ packages=(
   libutf8proc-dev    # Unicode normalisation
   libxxhash-dev      # checksums
   libedit-dev        # line editing of chat
-  libcpp-httplib-dev # HTTP, to compare with other programs' servers
+  libcpp-httplib-dev # HTTP: to download models, and to compare with other programs' servers
+  libssl-dev         # TLS and hashes of downloads
 )
 package=(file)
 test=(
@@ -25,6 +26,7 @@ test=(
   clang-format git      # checks of the sources
   groff-base zsh fish   # tests of man pages and completions
   parallel              # test of the recipe in docs/batch.md
+  openssl               # certificate of the server that pull is tested with
 )
 fuzz=("${test[@]}" clang libclang-rt-dev llvm)  # libFuzzer, the sanitizers, names in their reports
 case ${1:-} in

@@ -15,14 +15,14 @@ constexpr int kMaxSequences = 4096;
 
 int run(const BatchFlags& flags) {
   if (!flags.merge.empty()) {
-    if (!flags.model.empty()) {
+    if (!flags.model.name.empty()) {
       throw Error(ExitCode::kUsage,
                   "--merge takes no model: edgellm batch --merge OUT.1.jsonl OUT.2.jsonl -o "
                   "ALL.jsonl");
     }
     return merge_batches(flags);
   }
-  if (flags.model.empty()) {
+  if (flags.model.name.empty()) {
     throw Error(ExitCode::kUsage,
                 "MODEL is required; usage: edgellm batch MODEL -i IN.jsonl -o OUT.jsonl (see "
                 "edgellm batch --help)");
@@ -103,10 +103,7 @@ void add_batch(Program& program) {
       "  edgellm batch --merge out.1.jsonl out.2.jsonl out.3.jsonl out.4.jsonl -o all.jsonl\n"
       "  The same command again resumes where it was interrupted, and retries what failed.");
   auto flags = std::make_shared<BatchFlags>();
-  command
-      .option("MODEL", flags->model,
-              "A .tmac2 file, or the name of one in a model folder (edgellm help environment)")
-      .aliases("-m,--model");
+  add_optional_model_argument(command, flags->model);
   add_files(command, *flags);
   command.flag("--chat", flags->chat,
                "A prompt of --text or of the short form is a message, put into the model's chat "

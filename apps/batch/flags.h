@@ -15,7 +15,7 @@
 namespace edgellm {
 
 struct BatchFlags {
-  std::string model;
+  ModelChoice model;
   std::string input;
   std::string output;
   bool is_text = false;

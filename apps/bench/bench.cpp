@@ -141,7 +141,7 @@ class Bench {
   int run() {
     std::vector<Subject> subjects;
     for (const std::string& name : flags_.models) {
-      subjects.push_back(open_subject(name));
+      subjects.push_back(open_subject({name, flags_.no_cache}));
       const Subject& subject = subjects.back();
       plans_.push_back(tests_of(flags_, subject.name, subject.model->config().max_context, false));
     }
@@ -283,6 +283,7 @@ void add_bench(Program& program) {
       "several values with commas between them; every combination is measured.");
   auto flags = std::make_shared<BenchFlags>();
   command.words("MODEL", flags->models, "Models to measure, each a .tmac2 file or its name");
+  add_no_cache_flag(command, flags->no_cache);
   command
       .word_list("--shape", flags->shapes,
                  "Random models of these shapes: " + join(synth_shape_names(), ", ") +

@@ -44,8 +44,8 @@ std::string plain_name(const std::string& path) {
 
 }  // namespace
 
-Subject open_subject(const std::string& name) {
-  auto model = std::make_shared<const ModelFile>(open_model(name));
+Subject open_subject(const ModelChoice& choice) {
+  auto model = std::make_shared<const ModelFile>(open_model(choice));
   return {plain_name(model->path()), std::move(model)};
 }
 

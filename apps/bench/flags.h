@@ -14,6 +14,7 @@ namespace edgellm {
 
 struct BenchFlags {
   std::vector<std::string> models;
+  bool no_cache = false;
   std::vector<std::string> shapes;
   std::vector<int> prompts;    // empty: the default, as far as the context allows
   std::vector<int> generated;  // as above
@@ -43,7 +44,7 @@ struct Subject {
 };
 
 // The model that the user names.
-Subject open_subject(const std::string& name);
+Subject open_subject(const ModelChoice& choice);
 
 // A random model of a shape, made for `context` positions. Its file loses its name as soon as it is
 // mapped, so that nothing is left behind however the program ends.

@@ -81,7 +81,7 @@ class Ops {
       devices.push_back(choose_device(name, print_note));
     }
     for (const std::string& name : flags_.models) {
-      const Subject subject = open_subject(name);
+      const Subject subject = open_subject({name, flags_.no_cache});
       bench::OpOptions options = options_of(flags_);
       fit_to(options, flags_, subject);
       SessionOptions session;

@@ -11,9 +11,10 @@ namespace edgellm::capi {
 
 namespace {
 
-// A file that cannot be read is reported before a device that cannot be used.
+// A file that cannot be read is reported before a device that cannot be used. A library converts
+// nothing behind its caller's back.
 Session open_session(const std::string& path, const SessionOptions& options, const Note& note) {
-  auto model = std::make_shared<const ModelFile>(open_model(path));
+  auto model = std::make_shared<const ModelFile>(open_model({.name = path, .no_cache = true}));
   Device device = choose_device(options.device, note);
   return Session(std::move(model), options, std::move(device),
                  {.note = note, .with_progress = [](const auto& work) { work(Progress()); }});

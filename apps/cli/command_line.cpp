@@ -25,8 +25,8 @@ std::string advice_for_foreign_option(const std::string& name) {
       {"--interactive", "edgellm chat MODEL holds a conversation"},
       {"-cnv", "edgellm chat MODEL holds a conversation"},
       {"--conversation", "edgellm chat MODEL holds a conversation"},
-      {"-hf", "edgellm downloads nothing; edgellm convert takes a Hugging Face folder"},
-      {"--hf-repo", "edgellm downloads nothing; edgellm convert takes a Hugging Face folder"},
+      {"-hf", "edgellm pull hf:ORG/NAME downloads a model"},
+      {"--hf-repo", "edgellm pull hf:ORG/NAME downloads a model"},
   };
   const auto found = advice.find(name);
   return found == advice.end() ? "" : "; " + found->second;

@@ -12,9 +12,23 @@ const std::vector<EnvironmentVariable>& environment_variables() {
        "edgellm."},
       {"XDG_DATA_HOME",
        "The user's model folder is edgellm/models in this folder, ~/.local/share unless set."},
-      {"HOME", "The home folder, for ~/.local/share."},
+      {"EDGELLM_CACHE",
+       "Where conversions of GGUF files and Hugging Face folders are kept that were given as "
+       "MODEL, "
+       "and downloads until they are converted. Nothing in it is the only copy: edgellm rm --cache "
+       "empties it."},
+      {"XDG_CACHE_HOME",
+       "Where EDGELLM_CACHE is not set, the cache is edgellm in this folder, ~/.cache unless set."},
+      {"HOME", "The home folder, for ~/.local/share and ~/.cache."},
       {"CUDA_VISIBLE_DEVICES",
        "Which GPUs to use, in which order; read by NVIDIA's driver. Set and empty: none."},
+      {"HF_ENDPOINT",
+       "The Hugging Face Hub that pull asks, or a mirror of it; https://huggingface.co unless "
+       "set."},
+      {"HF_TOKEN",
+       "The token that pull sends to that server, for private and gated models. Never printed, and "
+       "never sent to a server that it redirects to.",
+       /*is_secret=*/true},
       {"OLLAMA_HOST",
        "Where compare --ollama finds Ollama, in Ollama's own forms: HOST, HOST:PORT, :PORT or "
        "http://HOST:PORT; 127.0.0.1:11434 unless set."},
@@ -22,7 +36,8 @@ const std::vector<EnvironmentVariable>& environment_variables() {
        "The API key that compare sends to the server of --url, if any. Never printed.",
        /*is_secret=*/true},
       {"SSL_CERT_FILE",
-       "Certificates that compare trusts for https, those of the system unless set; read by "
+       "Certificates that pull and compare trust for https, those of the system unless set; read "
+       "by "
        "OpenSSL."},
       {"EDGELLM_LOG",
        "Which messages are written to stderr: trace, debug, info, warn, error or off, each with "
@@ -61,7 +76,9 @@ const std::vector<ExitStatus>& exit_statuses() {
       {code(ExitCode::kVerification),
        "verify: the file is readable, but a check failed. batch --merge: answers are missing."},
       {code(ExitCode::kPeerUnavailable),
-       "compare: the server or its model is not there, or one of its answers was not whole."},
+       "compare, pull: the server or its model is not there, or one of its answers was not whole "
+       "or "
+       "not right."},
       {"129, 130, 143", "Ended by SIGHUP, SIGINT, SIGTERM."},
   };
   return statuses;

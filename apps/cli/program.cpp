@@ -53,7 +53,6 @@ std::string advice_for_foreign_command(const std::string& word) {
   static const std::map<std::string, std::string> advice = {
       {"serve", "edgellm has no server; edgellm batch answers files of OpenAI's requests"},
       {"server", "edgellm has no server; edgellm batch answers files of OpenAI's requests"},
-      {"pull", "edgellm downloads nothing; edgellm convert takes a Hugging Face folder"},
       {"push", "edgellm uploads nothing"},
       {"ps", "no model stays loaded between two commands; edgellm list shows the models there are"},
       {"stop", "no model stays loaded between two commands"},

@@ -22,7 +22,7 @@ namespace edgellm {
 namespace {
 
 struct CompareFlags {
-  std::string model;
+  ModelChoice model;
   std::optional<std::string> ollama;
   std::optional<std::string> url;
   std::optional<std::string> peer_model;
@@ -79,12 +79,12 @@ void check_flags(const CompareFlags& flags) {
 std::string text_or_empty(const char* value) { return value != nullptr ? value : ""; }
 
 // Where the flags say that the server is.
-peers::Address peer_address(const CompareFlags& flags) {
+Address peer_address(const CompareFlags& flags) {
   return flags.ollama ? peers::parse_ollama_host(text_or_empty(std::getenv("OLLAMA_HOST")))
                       : peers::parse_url(*flags.url);
 }
 
-std::unique_ptr<peers::Peer> connect(const CompareFlags& flags, const peers::Address& address) {
+std::unique_ptr<peers::Peer> connect(const CompareFlags& flags, const Address& address) {
   peers::HttpOptions options;
   options.timeout = std::chrono::milliseconds(std::llround(std::ceil(flags.timeout_s * 1000)));
   options.interrupted = [] { return received_signal() != 0; };
@@ -176,7 +176,7 @@ int default_context(const ModelConfig& config) {
 
 int compare_with(const CompareFlags& flags) {
   check_flags(flags);
-  const peers::Address address = peer_address(flags);
+  const Address address = peer_address(flags);
   if (flags.html) require_writable(*flags.html);
   Session session(flags.model, flags.engine);
   const ModelFile& model = session.model();

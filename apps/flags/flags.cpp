@@ -34,12 +34,24 @@ Option add_number(Command& command, const std::string& name, std::optional<T>& n
 
 }  // namespace
 
-void add_model_argument(Command& command, std::string& model) {
-  command
-      .option("MODEL", model,
-              "A .tmac2 file, or the name of one in a model folder (edgellm help environment)")
-      .aliases("-m,--model")
-      .required();
+void add_model_argument(Command& command, ModelChoice& model) {
+  add_optional_model_argument(command, model).required();
+}
+
+Option add_optional_model_argument(Command& command, ModelChoice& model) {
+  const Option option =
+      command
+          .option("MODEL", model.name,
+                  "A .tmac2 file, or the name of one in a model folder (edgellm help environment); "
+                  "or a GGUF file or a Hugging Face folder, which is converted once")
+          .aliases("-m,--model");
+  add_no_cache_flag(command, model.no_cache);
+  return option;
+}
+
+void add_no_cache_flag(Command& command, bool& no_cache) {
+  command.flag("--no-cache", no_cache,
+               "Refuse a GGUF file or a folder instead of converting it into the cache folder");
 }
 
 void add_engine_options(Command& command, SessionOptions& options) {

@@ -17,7 +17,10 @@ namespace edgellm {
 
 // The options a command declares refer to the structs given here, which must live until it has run.
 
-void add_model_argument(Command& command, std::string& model);
+// MODEL and --no-cache.
+void add_model_argument(Command& command, ModelChoice& model);
+Option add_optional_model_argument(Command& command, ModelChoice& model);
+void add_no_cache_flag(Command& command, bool& no_cache);
 void add_engine_options(Command& command, SessionOptions& options);
 void add_full_head_flag(Command& command, SessionOptions& options);
 

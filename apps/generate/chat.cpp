@@ -31,7 +31,7 @@ namespace edgellm {
 namespace {
 
 struct ChatFlags {
-  std::string model;
+  ModelChoice model;
   ChatOptions chat;
   SessionOptions engine;
   SamplingChoice sampling;

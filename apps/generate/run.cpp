@@ -25,7 +25,7 @@ namespace edgellm {
 namespace {
 
 struct RunFlags {
-  std::string model;
+  ModelChoice model;
   PromptSource prompt;
   SessionOptions engine;
   SamplingChoice sampling;

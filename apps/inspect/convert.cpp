@@ -1,78 +1,35 @@
-// edgellm convert: a Hugging Face folder or an older file in, one .tmac2 file out.
+// edgellm convert: a Hugging Face folder, a GGUF file or an older file in, one .tmac2 file out.
 #include "model/convert.h"
 
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 
-#include "apps/common/files.h"
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
 #include "apps/common/timings.h"
 #include "apps/inspect/commands.h"
-#include "apps/inspect/golden.h"
 #include "apps/inspect/model_output.h"
+#include "apps/session/conversion.h"
 #include "base/error.h"
-#include "tokenizer/tokenizer.h"
 
 namespace edgellm {
 namespace {
 
 struct ConvertFlags {
-  std::string source;
+  ConversionRequest request;
   std::string output;
-  std::vector<std::string> ignore_keys;
-  OlderFileOptions older;
-  bool dry_run = false;
 };
 
-// Says what a source is that cannot be converted.
-[[noreturn]] void fail_unknown(const std::string& source, const std::string& head) {
-  std::string what = "neither a folder nor a file of an earlier program";
-  if (head.starts_with("TMAC2")) {
-    what = "already a .tmac2 file";
-  } else if (head.starts_with("GGUF")) {
-    what = "a GGUF file, which cannot be converted";
-  } else if (source.ends_with(".safetensors") || source.ends_with(".json")) {
-    what = "one file of a model; name the folder it lies in";
-  }
-  throw Error(ExitCode::kUnsupported,
-              source + " is " + what +
-                  "; supported: a Hugging Face folder with config.json and *.safetensors, or an "
-                  "older .tmac2.bin file (TM2 or TMAC)");
+void note_assumptions(const ConversionRequest& request, const ConvertedModel& model) {
+  for (const std::string& note : model.notes) print_note(request.source + ": " + note);
 }
 
-// True for a folder, false for an older file.
-bool is_folder(const ConvertFlags& flags) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(flags.source, ignored)) {
-    if (flags.older.config.empty() && flags.older.tokenizer.empty()) return true;
-    throw Error(ExitCode::kUsage, "--config and --tokenizer are for older files; the folder " +
-                                      flags.source +
-                                      " is converted with its own config.json and tokenizer.json");
-  }
-  if (!std::filesystem::exists(flags.source, ignored)) {
-    throw Error(ExitCode::kModelFile,
-                "no folder " + flags.source +
-                    "; give a Hugging Face model folder with config.json and *.safetensors (hf "
-                    "download ORG/NAME --local-dir FOLDER makes one)");
-  }
-  if (!std::filesystem::is_regular_file(flags.source, ignored)) fail_unknown(flags.source, "");
-  const std::string head = read_head(flags.source, 8);
-  if (!is_older_file(head)) fail_unknown(flags.source, head);
-  return false;
-}
-
-void note_assumptions(const ConvertFlags& flags, bool from_folder, const ConvertedModel& model) {
-  if (model.rounds_unasked) {
-    print_warning(flags.source +
-                  " has float weights and no quantization_config: transformers computes with them "
-                  "as they are, edgellm has made them ternary");
-  }
-  if (from_folder || !flags.older.config.empty()) return;
+void warn_of_missing_config(const ConversionRequest& request, const ConvertedModel& model) {
+  if (!request.config.empty()) return;
   char eps[32];
   std::snprintf(eps, sizeof eps, "%g", static_cast<double>(model.config.norm_eps));
-  print_warning(flags.source +
+  print_warning(request.source +
                 " does not say how its model computes; taken as BitNet-b1.58-2B-4T does: " +
                 "ReLU^2, eps " + eps + ", RoPE theta " + fixed(model.config.rope_theta, 0) +
                 "; for any other model add --config config.json");
@@ -117,24 +74,18 @@ std::string dry_run_text(const std::string& output, const ConvertedModel& model)
 
 int convert(const ConvertFlags& flags) {
   const Stopwatch total;
-  const bool from_folder = is_folder(flags);
+  const ConversionRequest& request = flags.request;
+  check_request(request);
+  const SourceKind kind = source_kind(request.source);
   const ModelOutput output(flags.output);
   ConvertedModel model;
   {
     ProgressLine progress;
-    ConvertOptions options;
-    options.ignore_keys = flags.ignore_keys;
-    options.dry_run = flags.dry_run;
-    options.check_tokenizer = [](std::string_view json, const std::string& path) {
-      Tokenizer::from_json(json, path);
-    };
-    options.make_golden = make_golden;
-    options.progress = progress.callback();
-    model = from_folder ? convert_hf(flags.source, output.path(), options)
-                        : convert_older(flags.source, output.path(), flags.older, options);
+    model = convert_source(request, output.path(), progress.callback());
   }
-  note_assumptions(flags, from_folder, model);
-  if (flags.dry_run) {
+  note_assumptions(request, model);
+  if (kind == SourceKind::kOlder) warn_of_missing_config(request, model);
+  if (request.dry_run) {
     write_stdout(dry_run_text(output.is_stdout() ? output.name() : flags.output, model));
     return 0;
   }
@@ -143,9 +94,11 @@ int convert(const ConvertFlags& flags) {
              " parameters, " + human_bytes(model.file_bytes) + ", " +
              fixed(static_cast<double>(total.elapsed_ns()) / 1e9, 1) + " s");
   if (!model.tokenizer.present) {
-    print_warning(flags.source + " has no tokenizer.json, so " + output.name() +
-                  " takes ids only (--ids-file)" +
-                  (from_folder ? "" : "; add --tokenizer tokenizer.json for text"));
+    print_warning(
+        request.source +
+        (kind == SourceKind::kGguf ? " has no tokenizer, so " : " has no tokenizer.json, so ") +
+        output.name() + " takes ids only (--ids-file)" +
+        (kind == SourceKind::kFolder ? "" : "; add --tokenizer tokenizer.json for text"));
   }
   return 0;
 }
@@ -154,16 +107,17 @@ int convert(const ConvertFlags& flags) {
 
 void add_convert(Program& program) {
   Command& command =
-      program.add("convert", "Make a .tmac2 file from a Hugging Face folder or an older file",
+      program.add("convert", "Make a .tmac2 file from a Hugging Face folder, a GGUF or older file",
                   "  edgellm convert bitnet-b1.58-2B-4T/ -o bitnet-2b.tmac2\n"
+                  "  edgellm convert bitnet-2b-TQ2_0.gguf -o bitnet-2b.tmac2\n"
                   "  edgellm convert bitnet-b1.58-2B-4T/ -o bitnet-2b.tmac2 --dry-run\n"
                   "  edgellm convert old.tmac2.bin --tokenizer tokenizer.json -o new.tmac2");
   auto flags = std::make_shared<ConvertFlags>();
   command
       .option(
-          "SRC", flags->source,
-          "Folder with config.json, *.safetensors, tokenizer.json; or a file that begins with TM2 "
-          "or TMAC")
+          "SRC", flags->request.source,
+          "Folder with config.json, *.safetensors, tokenizer.json; or a GGUF file, the first part "
+          "of a split one; or a file that begins with TM2 or TMAC")
       .required();
   command
       .option("-o,--output", flags->output,
@@ -172,24 +126,32 @@ void add_convert(Program& program) {
       .value("OUT.tmac2");
   command
       .repeated_option(
-          "--ignore-key", flags->ignore_keys,
-          "A key of config.json that edgellm does not know and you declare harmless; may be "
-          "given several times")
+          "--ignore-key", flags->request.ignore_keys,
+          "A key of config.json, or of a GGUF file's metadata, that edgellm does not know and you "
+          "declare harmless; may be given several times")
       .value("KEY");
-  command.flag("--dry-run", flags->dry_run,
+  command.flag("--dry-run", flags->request.dry_run,
                "Read and check everything, say what would be written, write nothing");
   command
-      .option("--config", flags->older.config,
+      .option("--config", flags->request.config,
               "The config.json of the model that the file was made from; a TM2 file without it "
               "is taken as BitNet-b1.58-2B-4T's kind")
       .value("FILE.json")
-      .group("Older files");
+      .group("GGUF and older files");
   command
-      .option("--tokenizer", flags->older.tokenizer,
-              "The tokenizer.json for the file, with what stands beside it "
-              "(tokenizer_config.json, generation_config.json, ...), or its folder")
+      .option(
+          "--tokenizer", flags->request.tokenizer,
+          "The tokenizer.json for the file, with what stands beside it "
+          "(tokenizer_config.json, generation_config.json, ...), or its folder; a GGUF file has "
+          "its own, which this replaces")
       .value("FILE.json|DIR")
-      .group("Older files");
+      .group("GGUF and older files");
+  command
+      .option(
+          "--i2s-layout", flags->request.i2s_layout,
+          "Which of its three layouts I2_S has in a GGUF file, where the weights do not show it")
+      .value("x86|arm|rows")
+      .group("GGUF and older files");
   command.runs([flags] { return convert(*flags); });
 }
 

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct InfoFlags {
-  std::string model;
+  ModelChoice model;
   bool json = false;
   bool sections = false;
 };

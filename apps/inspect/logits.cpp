@@ -19,7 +19,7 @@ namespace edgellm {
 namespace {
 
 struct LogitsFlags {
-  std::string model;
+  ModelChoice model;
   PromptSource prompt;
   SessionOptions engine;
   std::string output;

@@ -7,8 +7,10 @@
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
 #include "apps/inspect/commands.h"
+#include "apps/session/cached_model.h"
 #include "apps/session/model_folders.h"
 #include "base/error.h"
+#include "base/number_format.h"
 #include "base/text.h"
 
 namespace edgellm {
@@ -47,15 +49,43 @@ int list(bool json) {
   if (models.empty()) {
     const std::vector<std::string> folders = model_folders();
     print_note("no models in " + (folders.empty() ? "any model folder" : join(folders, ", ")) +
-               "; edgellm convert SRC -o FOLDER/NAME.tmac2 makes one");
+               "; edgellm pull hf:ORG/NAME downloads one, edgellm convert SRC "
+               "-o FOLDER/NAME.tmac2 makes one");
     return 0;
   }
   write_stdout(table_of(models));
   return 0;
 }
 
+struct RemoveFlags {
+  std::vector<std::string> names;
+  bool cache = false;
+};
+
+// Those between a file that is gone and its model folder: pull makes them.
+void remove_empty_folders(const std::string& path) {
+  namespace fs = std::filesystem;
+  const std::vector<std::string> roots = model_folders();
+  const auto is_root = [&](const fs::path& folder) {
+    std::error_code ignored;
+    return std::any_of(roots.begin(), roots.end(), [&](const std::string& root) {
+      return fs::equivalent(root, folder, ignored);
+    });
+  };
+  std::error_code error;
+  for (fs::path folder = fs::path(path).parent_path(); !folder.empty() && !is_root(folder);
+       folder = folder.parent_path()) {
+    if (!fs::is_empty(folder, error) || !fs::remove(folder, error)) return;
+  }
+}
+
 // All names are looked for before any file goes.
-int remove_models(const std::vector<std::string>& names) {
+int remove_models(const RemoveFlags& flags) {
+  const std::vector<std::string>& names = flags.names;
+  if (names.empty() && !flags.cache) {
+    throw Error(ExitCode::kUsage,
+                "no model named; usage: edgellm rm NAME..., or edgellm rm --cache");
+  }
   std::vector<std::string> paths;
   for (const std::string& name : names) paths.push_back(find_stored_model(name));
   for (const std::string& path : paths) {
@@ -64,7 +94,12 @@ int remove_models(const std::vector<std::string>& names) {
     if (error) {
       throw Error(ExitCode::kRuntime, "cannot delete " + path + ": " + error.message());
     }
+    remove_empty_folders(path);
     print_note("deleted " + path);
+  }
+  if (flags.cache) {
+    const uint64_t bytes = empty_cache();
+    print_note("deleted " + human_bytes(bytes) + " in " + printable_path(cache_folder()));
   }
   return 0;
 }
@@ -84,10 +119,13 @@ void add_list(Program& program) {
 void add_rm(Program& program) {
   Command& command = program.add("rm", "Delete models from the model folders",
                                  "  edgellm rm storyteller\n"
+                                 "  edgellm rm --cache\n"
                                  "  Deletes only what edgellm list shows, and does not ask.");
-  auto names = std::make_shared<std::vector<std::string>>();
-  command.words("NAME", *names, "Names as edgellm list shows them").required().value("MODEL");
-  command.runs([names] { return remove_models(*names); });
+  auto flags = std::make_shared<RemoveFlags>();
+  command.words("NAME", flags->names, "Names as edgellm list shows them").value("MODEL");
+  command.flag("--cache", flags->cache,
+               "Delete all cached conversions, and downloads that are not finished or were kept");
+  command.runs([flags] { return remove_models(*flags); });
 }
 
 }  // namespace edgellm

@@ -23,7 +23,7 @@ namespace edgellm {
 namespace {
 
 struct PerplexityFlags {
-  std::string model;
+  ModelChoice model;
   PromptSource text;
   SessionOptions engine;
   std::string method;

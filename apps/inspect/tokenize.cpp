@@ -19,7 +19,7 @@ namespace edgellm {
 namespace {
 
 struct TokenizeFlags {
-  std::string source;
+  ModelChoice source;
   PromptSource text;
   bool json = false;
   bool no_special = false;
@@ -56,9 +56,10 @@ struct Source {
   }
 };
 
-Source open_source(const std::string& name) {
+Source open_source(const ModelChoice& choice) {
+  const std::string& name = choice.name;
   if (is_json_file(name)) return {Tokenizer::from_json(read_input(name), name), {}};
-  const ModelFile model = open_model(name);
+  const ModelFile model = open_model(choice);
   auto tokenizer = load_tokenizer(model);
   if (!tokenizer) {
     throw Error(ExitCode::kUnsupported,
@@ -95,7 +96,7 @@ int tokenize(const TokenizeFlags& flags) {
 }
 
 struct DetokenizeFlags {
-  std::string source;
+  ModelChoice source;
   std::vector<std::string> ids;
   std::string file;
   bool json = false;
@@ -142,11 +143,12 @@ int detokenize(const DetokenizeFlags& flags) {
   return 0;
 }
 
-void add_source(Command& command, std::string& source) {
-  command.option("MODEL", source, "A model as run takes it, or a tokenizer.json")
+void add_source(Command& command, ModelChoice& source) {
+  command.option("MODEL", source.name, "A model as run takes it, or a tokenizer.json")
       .aliases("-m,--model")
       .required()
       .value("MODEL|FILE.json");
+  add_no_cache_flag(command, source.no_cache);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "apps/common/terminal.h"
 #include "apps/flags/flags.h"
 #include "apps/inspect/commands.h"
-#include "apps/inspect/golden.h"
+#include "apps/session/golden.h"
 #include "apps/session/session.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -18,7 +18,7 @@ namespace edgellm {
 namespace {
 
 struct VerifyFlags {
-  std::string model;
+  ModelChoice model;
   std::string device = "auto";
   int threads = 0;
   bool json = false;

@@ -1,12 +1,13 @@
 #include "apps/session/model_folders.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <sstream>
 
+#include "apps/common/environment.h"
 #include "apps/common/near_matches.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/text.h"
 
 namespace edgellm {
@@ -15,11 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kEnding = ".tmac2";
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
 
 // Anything but a folder: the reader says what it is worth.
 bool is_file(const std::string& path) {
@@ -45,14 +41,14 @@ bool is_name(const std::string& name) {
 // The folders that the user chooses.
 std::vector<std::string> own_folders() {
   std::vector<std::string> folders;
-  std::istringstream listed(variable("EDGELLM_MODELS"));
+  std::istringstream listed(environment_variable("EDGELLM_MODELS"));
   for (std::string folder; std::getline(listed, folder, ':');) {
     if (!folder.empty()) folders.push_back(folder);
   }
   // The XDG specification has a relative path ignored.
-  std::string data = variable("XDG_DATA_HOME");
+  std::string data = environment_variable("XDG_DATA_HOME");
   if (!fs::path(data).is_absolute()) {
-    const std::string home = variable("HOME");
+    const std::string home = environment_variable("HOME");
     data = home.empty() ? "" : home + "/.local/share";
   }
   if (!data.empty()) folders.push_back(data + "/edgellm/models");
@@ -65,6 +61,12 @@ std::string installed_folder() {
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   const fs::path folder = program.parent_path().parent_path() / "share/edgellm/models";
   return !error && fs::is_directory(folder, error) ? folder.string() : "";
+}
+
+// What a path means by itself, not looked for in the model folders; empty where nothing is there.
+std::string at_path(const std::string& path) {
+  std::string file = with_ending(path);
+  return file.empty() && is_hugging_face_folder(path) ? path : file;
 }
 
 std::vector<std::string> found_in(const std::vector<std::string>& folders,
@@ -150,12 +152,12 @@ std::string folders_text() {
 }
 
 [[noreturn]] void fail_not_found(const std::string& name) {
-  std::error_code ignored;
-  if (fs::is_directory(name, ignored)) {
+  if (is_folder(name)) {
     const std::vector<std::string> within = models_in(name);
     throw Error(ExitCode::kModelFile,
                 name + " is a folder, expected a .tmac2 file; " +
-                    (within.empty() ? "make one with: edgellm convert " + name + " -o model.tmac2"
+                    (within.empty() ? "it has no config.json, so it is no Hugging Face folder "
+                                      "either; edgellm list shows the models there are"
                                     : "it holds " + join(within, ", ")));
   }
   std::string message = "no model file " + name;
@@ -163,13 +165,17 @@ std::string folders_text() {
     message += ", and no such model in " + folders_text();
   }
   const std::string similar = similar_models(name);
-  throw Error(
-      ExitCode::kModelFile,
-      message + (similar.empty() ? "; give the path of a .tmac2 file (edgellm convert makes one)"
-                                 : similar));
+  throw Error(ExitCode::kModelFile,
+              message + (similar.empty() ? "; give the path of a .tmac2 file (edgellm convert "
+                                           "makes one, edgellm pull downloads one)"
+                                         : similar));
 }
 
 }  // namespace
+
+bool is_hugging_face_folder(const std::string& path) {
+  return is_folder(path) && path_exists(path + "/config.json");
+}
 
 std::vector<std::string> model_folders() {
   std::vector<std::string> folders = own_folders();
@@ -183,11 +189,11 @@ std::vector<std::string> model_folders() {
 }
 
 bool names_model(const std::string& name) {
-  return !with_ending(name).empty() || (is_name(name) && !found_in_folders(name).empty());
+  return !at_path(name).empty() || (is_name(name) && !found_in_folders(name).empty());
 }
 
 std::string find_model(const std::string& name) {
-  const std::string path = with_ending(name);
+  const std::string path = at_path(name);
   if (!path.empty()) return path;
   const std::vector<std::string> found =
       is_name(name) ? found_in_folders(name) : std::vector<std::string>{};
@@ -213,6 +219,31 @@ std::vector<StoredModel> stored_models() {
   std::stable_sort(models.begin(), models.end(),
                    [](const auto& a, const auto& b) { return a.name < b.name; });
   return models;
+}
+
+std::string new_model_path(const std::string& name) {
+  if (!is_name(name) || name.ends_with('/')) {
+    throw Error(ExitCode::kUsage, "'" + printable_path(name) +
+                                      "' is not a name for a model in a model folder; expected "
+                                      "words, perhaps with slashes between them");
+  }
+  const std::vector<std::string> folders = own_folders();
+  if (folders.empty()) {
+    throw Error(ExitCode::kUsage,
+                "there is no model folder, as neither EDGELLM_MODELS, "
+                "XDG_DATA_HOME nor HOME names one; set EDGELLM_MODELS to a "
+                "folder that can be written");
+  }
+  std::string path =
+      (fs::path(folders.front()) / name).string() + (name.ends_with(kEnding) ? "" : kEnding);
+  std::error_code error;
+  fs::create_directories(fs::path(path).parent_path(), error);
+  if (error) {
+    throw Error(ExitCode::kRuntime, "cannot make the model folder " + folder_of(path) + ": " +
+                                        error.message() +
+                                        "; set EDGELLM_MODELS to a folder that can be written");
+  }
+  return path;
 }
 
 std::string find_stored_model(const std::string& name) {

@@ -4,18 +4,19 @@
 #include <utility>
 
 #include "apps/common/terminal.h"
+#include "apps/session/cached_model.h"
 #include "apps/session/model_folders.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/number_format.h"
+#include "base/text.h"
 #include "engine/kv_type.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/cuda/gpu_list.h"
 
 namespace edgellm {
-
-ModelFile open_model(const std::string& name) { return ModelFile::open(find_model(name)); }
 
 std::optional<Tokenizer> load_tokenizer(const ModelFile& model) {
   if (!model.tokenizer().present) return std::nullopt;
@@ -52,14 +53,27 @@ Messages messages_to_stderr() {
           }};
 }
 
-// The device comes first: one that cannot be used ends a command before other work begins.
-Session::Session(const std::string& model_name, const SessionOptions& options, Messages messages)
-    : Session(model_name, options, choose_device(options.device, messages.note), messages) {}
+ModelFile open_model(const ModelChoice& choice, const Messages& messages) {
+  const std::string path = find_model(choice.name);
+  if (!is_convertible(path)) return ModelFile::open(path);
+  if (choice.no_cache) {
+    throw Error(ExitCode::kModelFile,
+                printable_path(path) +
+                    (is_folder(path) ? " is a Hugging Face folder" : " is a GGUF file") +
+                    ", expected a .tmac2 file; make one with: edgellm convert " +
+                    printable_path(path) + " -o NAME.tmac2");
+  }
+  return ModelFile::open(cached_conversion(path, messages));
+}
 
-Session::Session(const std::string& model_name, const SessionOptions& options, Device device,
+// The device comes first: one that cannot be used ends a command before other work begins.
+Session::Session(const ModelChoice& model, const SessionOptions& options, Messages messages)
+    : Session(model, options, choose_device(options.device, messages.note), messages) {}
+
+Session::Session(const ModelChoice& model, const SessionOptions& options, Device device,
                  Messages messages)
-    : Session(std::make_shared<const ModelFile>(open_model(model_name)), options, std::move(device),
-              std::move(messages)) {}
+    : Session(std::make_shared<const ModelFile>(open_model(model, messages)), options,
+              std::move(device), messages) {}
 
 Session::Session(std::shared_ptr<const ModelFile> model, SessionOptions options, Device device,
                  Messages messages)

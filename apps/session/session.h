@@ -35,10 +35,6 @@ struct SessionOptions {
   bool no_verify = false;  // the file's hashes are not checked
 };
 
-// The model that the user names (model_folders.h). Checks the header and the metadata, reads no
-// weights.
-ModelFile open_model(const std::string& name);
-
 // Empty where the file holds none.
 std::optional<Tokenizer> load_tokenizer(const ModelFile& model);
 
@@ -58,14 +54,25 @@ struct Messages {
 // A note is a line on stderr, progress a line on a terminal.
 Messages messages_to_stderr();
 
+// What the user gives as MODEL.
+struct ModelChoice {
+  std::string name;  // as model_folders.h reads it
+  // Refuses what would have to be converted first, with the command to type.
+  bool no_cache = false;
+};
+
+// A `.tmac2` file, or the cached conversion of a GGUF file or a Hugging Face folder
+// (cached_model.h). Checks the header and the metadata, reads no weights.
+ModelFile open_model(const ModelChoice& choice, const Messages& messages = messages_to_stderr());
+
 class Session {
  public:
   // Throws Error: kDevice for a device that cannot be used, before the model is looked for.
-  Session(const std::string& model_name, const SessionOptions& options,
+  Session(const ModelChoice& model, const SessionOptions& options,
           Messages messages = messages_to_stderr());
 
   // On a device that is chosen already.
-  Session(const std::string& model_name, const SessionOptions& options, Device device,
+  Session(const ModelChoice& model, const SessionOptions& options, Device device,
           Messages messages = messages_to_stderr());
 
   // The same of a model that is open already.

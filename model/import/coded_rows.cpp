@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "model/float_bits.h"
+#include "model/import/gguf/rows.h"
 #include "model/import/tensor_values.h"
 
 namespace edgellm::model_io {
@@ -85,8 +86,11 @@ void read_tmac_int8(const Checkpoint& checkpoint, const CheckpointTensor& tensor
 
 CodedRows read_coded_rows(const Checkpoint& checkpoint, const CheckpointTensor& tensor,
                           int64_t first_row, int64_t n) {
+  if (tensor.coding == RowCoding::kGguf)
+    return gguf::read_matrix_rows(checkpoint, tensor, first_row, n);
   const auto first = static_cast<size_t>(first_row);
   CodedRows rows;
+  rows.scale_block = tensor.shape[1];
   rows.scales.resize(static_cast<size_t>(n));
   if (tensor.coding == RowCoding::kTm2) {
     read_tm2(checkpoint, tensor, first, rows);
@@ -111,7 +115,8 @@ CodedRows read_coded_rows(const Checkpoint& checkpoint, const CheckpointTensor& 
 }
 
 DType coded_dtype(const CheckpointTensor& tensor) {
-  require(tensor.coding != RowCoding::kNone, "a tensor with row scales");
+  require(tensor.coding != RowCoding::kNone && tensor.coding != RowCoding::kGguf,
+          "a tensor with row scales");
   return tensor.coding == RowCoding::kTm2 ? DType::kF16 : DType::kF32;
 }
 

@@ -1,5 +1,5 @@
-// convert_hf and convert_older: a checkpoint becomes a `.tmac2` file. Tensors stream through small
-// buffers; only a packed matrix is held whole (its four row blocks interleave).
+// convert_hf, convert_older and convert_gguf: a checkpoint becomes a `.tmac2` file. Tensors stream
+// through small buffers; only a packed matrix is held whole (its four row blocks interleave).
 
 #include "model/convert.h"
 
@@ -18,6 +18,8 @@
 #include "base/text.h"
 #include "model/float_bits.h"
 #include "model/import/coded_rows.h"
+#include "model/import/gguf/rows.h"
+#include "model/import/gguf/source.h"
 #include "model/import/name_map.h"
 #include "model/import/older_file.h"
 #include "model/import/source.h"
@@ -47,6 +49,7 @@ class Importer {
   }
 
   std::vector<float> checked_inv_freq() const;
+  void read_values(const CheckpointTensor& tensor, int64_t first, int64_t n);
   void survey(const std::string& section, const CheckpointTensor& tensor, bool may_be_dense);
   void survey_matrices();
   DType dtype_of(std::string_view section, const CheckpointTensor& table) const;
@@ -81,7 +84,6 @@ class Importer {
   std::unique_ptr<ModelWriter> writer_;
   std::vector<std::byte> block_;
   std::vector<float> values_;
-  bool rounds_unasked_ = false;
   uint64_t done_ = 0;
   uint64_t total_ = 0;
 };
@@ -120,11 +122,22 @@ Metadata Importer::make_metadata() {
   Metadata metadata;
   metadata.config = hf_.model;
   metadata.tokenizer = tokenizer_.info;
-  metadata.provenance.source = source_.name;
+  metadata.provenance.source = options_.source_name.empty() ? source_.name : options_.source_name;
   metadata.provenance.converter_version = EDGELLM_VERSION;
   metadata.provenance.licence = source_.licence;
   metadata.provenance.source_files_json = hash_sources();
   return metadata;
+}
+
+// Rows of a matrix as numbers, into values_.
+void Importer::read_values(const CheckpointTensor& tensor, int64_t first, int64_t n) {
+  if (tensor.coding == RowCoding::kGguf) {
+    values_ = gguf::read_numbers(checkpoint_, tensor, first, n);
+    return;
+  }
+  const std::vector<std::byte> data = table_rows(checkpoint_, tensor, first, n);
+  values_.resize(static_cast<size_t>(n) * static_cast<size_t>(tensor.shape[1]));
+  widen(tensor.dtype, data.data(), values_.size(), values_.data());
 }
 
 // Finds the scales of a matrix of floats that are ternary. A table may be an ordinary one.
@@ -135,9 +148,7 @@ void Importer::survey(const std::string& section, const CheckpointTensor& tensor
   std::string problem;
   for_each_rows(tensor, [&](int64_t first, int64_t n) {
     if (!problem.empty()) return;
-    const std::vector<std::byte> data = table_rows(checkpoint_, tensor, first, n);
-    values_.resize(static_cast<size_t>(n) * cols);
-    widen(tensor.dtype, data.data(), values_.size(), values_.data());
+    read_values(tensor, first, n);
     if (!all_finite(values_.data(), values_.size())) {
       fail(tensor, "holds a value that is not finite");
     }
@@ -150,8 +161,7 @@ void Importer::survey(const std::string& section, const CheckpointTensor& tensor
     surveys_.emplace(section, std::move(survey));
   } else if (!may_be_dense) {
     fail(tensor,
-         "is not ternary: " + problem +
-             "; config.json has no quantization_config, so each group of " +
+         "is not ternary: " + problem + "; of a model with float activations each group of " +
              std::to_string(kScaleGroup) +
              " columns should hold 0 and one magnitude; edgellm runs ternary models only",
          ExitCode::kUnsupported);
@@ -186,6 +196,7 @@ std::vector<SectionPlan> Importer::plan() const {
 
 std::vector<float> Importer::checked_inv_freq() const {
   std::vector<float> inv_freq = rope_inv_freq(hf_.model);
+  for (size_t i = 0; i < source_.rope_divisors.size(); ++i) inv_freq[i] /= source_.rope_divisors[i];
   if (!all_finite(inv_freq.data(), inv_freq.size())) {
     throw Error(ExitCode::kUnsupported,
                 printable_path(source_.config_path) + ": rope_theta gives infinite frequencies");
@@ -204,6 +215,12 @@ void Importer::for_each_block(const CheckpointTensor& tensor, const Use& use) {
 }
 
 void Importer::write_norm(const MappedNorm& norm) {
+  if (norm.tensor->coding == RowCoding::kGguf) {
+    const std::vector<float> values = gguf::read_numbers(checkpoint_, *norm.tensor, 0, 1);
+    writer_->append(norm.section, values.data(), values.size() * sizeof(float));
+    report("converting " + printable(norm.tensor->name), norm.tensor->bytes);
+    return;
+  }
   for_each_block(*norm.tensor, [&](const std::byte* data, size_t bytes) {
     const size_t n = bytes / float_dtype_bytes(norm.tensor->dtype);
     values_.resize(n);
@@ -227,15 +244,14 @@ void Importer::write_surveyed(const std::string& section, const CheckpointTensor
   const auto cols = static_cast<size_t>(tensor.shape[1]);
   const size_t row_bytes = (cols + 3) / 4;
   for_each_rows(tensor, [&](int64_t first, int64_t n) {
-    const std::vector<std::byte> data = table_rows(checkpoint_, tensor, first, n);
-    values_.resize(static_cast<size_t>(n) * cols);
-    widen(tensor.dtype, data.data(), values_.size(), values_.data());
+    read_values(tensor, first, n);
     std::vector<uint8_t> codes(static_cast<size_t>(n) * row_bytes);
     for (size_t row = 0; row < static_cast<size_t>(n); ++row) {
       code_signs(values_.data() + row * cols, tensor.shape[1], codes.data() + row * row_bytes);
     }
     writer_->append(section, codes.data(), codes.size());
-    report("converting " + printable(tensor.name), data.size());
+    const auto rows = static_cast<uint64_t>(tensor.shape[0]);
+    report("converting " + printable(tensor.name), tensor.bytes / rows * static_cast<uint64_t>(n));
   });
 }
 
@@ -300,8 +316,10 @@ void Importer::write_packed(const MappedMatrix& matrix) {
 }
 
 MasterStatistics Importer::master_statistics(const CheckpointTensor& weight) {
-  using enum MasterStatistics::Divisor;
-  MasterStatistics statistics(hf_.quant_mode == QuantMode::kOnline ? kMean : kMagnitude);
+  // transformers quantises masters of the online mode at each step, whatever they are.
+  MasterStatistics statistics(hf_.quant_mode == QuantMode::kOnline
+                                  ? MasterStatistics::Constant::kIsIgnored
+                                  : MasterStatistics::Constant::kIsMultiplier);
   for_each_block(weight, [&](const std::byte* data, size_t bytes) {
     values_.resize(bytes / float_dtype_bytes(weight.dtype));
     widen(weight.dtype, data, values_.size(), values_.data());
@@ -311,7 +329,7 @@ MasterStatistics Importer::master_statistics(const CheckpointTensor& weight) {
   if (hf_.quant_mode == QuantMode::kOffline && !statistics.single_magnitude()) {
     fail(weight,
          "has float weights that are not ternary, but quantization_config says that they "
-         "were quantised (quantization_mode offline); for master weights it says online",
+         "were quantised (quantization_mode offline, or none); for master weights it says online",
          ExitCode::kUnsupported);
   }
   if (!std::isfinite(statistics.multiplier())) {
@@ -326,10 +344,6 @@ void Importer::write_masters(const MappedMatrix& matrix) {
   // With a scale the weights are -1, 0 and +1, for which this is a multiplication by 1.
   const float of_scale = matrix.scale != nullptr ? packed_multiplier(matrix) : 1.0f;
   const float multiplier = statistics.multiplier() * of_scale;
-  // transformers computes with such weights as they are; 1bitLLM's code always makes them ternary.
-  const bool is_plain =
-      hf_.scale_meaning == ScaleMeaning::kUnknown && hf_.model.architecture == "BitNetForCausalLM";
-  if (is_plain && !statistics.single_magnitude()) rounds_unasked_ = true;
   if (!std::isfinite(multiplier)) fail(weight, "is too large: its scale overflows float32");
   writer_->append(matrix.section + ".scale", &multiplier, sizeof(multiplier));
 
@@ -417,7 +431,7 @@ ConvertedModel Importer::run() {
           writer_->metadata().sections,
           writer_->file_bytes(),
           parameter_count(hf_.model),
-          rounds_unasked_};
+          std::move(source_.notes)};
 }
 
 }  // namespace
@@ -432,6 +446,13 @@ bool is_older_file(std::string_view head) { return older_format(head).has_value(
 ConvertedModel convert_older(const std::string& source, const std::string& output,
                              const OlderFileOptions& older, const ConvertOptions& options) {
   return Importer(older_source(source, older, options.ignore_keys), output, options).run();
+}
+
+bool is_gguf_file(std::string_view head) { return head.starts_with("GGUF"); }
+
+ConvertedModel convert_gguf(const std::string& source, const std::string& output,
+                            const GgufOptions& gguf, const ConvertOptions& options) {
+  return Importer(gguf_source(source, gguf, options.ignore_keys), output, options).run();
 }
 
 }  // namespace edgellm

@@ -84,6 +84,13 @@ constexpr std::array kHarmlessKeys = {"_attn_implementation_autoset",
                                       "use_bfloat16",
                                       "use_cache"};
 
+// What float weights are where config.json has no quantization_config.
+enum class Unquantised : uint8_t {
+  kRefused,           // ordinary weights
+  kMasters,           // to be rounded
+  kFloatActivations,  // ternary as they are, of a model whose activations are floats
+};
+
 // What a configuration class of transformers assumes where config.json is silent.
 struct ArchitectureDefaults {
   const char* name;
@@ -93,17 +100,19 @@ struct ArchitectureDefaults {
   double rope_theta;
   int kv_heads;  // 0: as many as heads
   int head_dim;  // 0: hidden_size / heads
-  // Without a quantization_config its activations are floats, and its weights must be ternary as
-  // they are. Of the others the weights are masters that are rounded.
-  bool may_have_float_activations;
+  Unquantised unquantised;
   bool qk_norm;
 };
 constexpr std::array<ArchitectureDefaults, 4> kArchitectures = {{
-    {"BitNetForCausalLM", true, Activation::kRelu2, 1e-5f, 500000.0, 5, 0, false, false},
+    {"BitNetForCausalLM", true, Activation::kRelu2, 1e-5f, 500000.0, 5, 0, Unquantised::kRefused,
+     false},
     // 1bitLLM's own code
-    {"BitnetForCausalLM", true, Activation::kSilu, 1e-6f, 10000.0, 0, 0, false, false},
-    {"LlamaForCausalLM", false, Activation::kSilu, 1e-6f, 10000.0, 0, 0, true, false},
-    {"Qwen3ForCausalLM", false, Activation::kSilu, 1e-6f, 10000.0, 32, 128, true, true},
+    {"BitnetForCausalLM", true, Activation::kSilu, 1e-6f, 10000.0, 0, 0, Unquantised::kMasters,
+     false},
+    {"LlamaForCausalLM", false, Activation::kSilu, 1e-6f, 10000.0, 0, 0,
+     Unquantised::kFloatActivations, false},
+    {"Qwen3ForCausalLM", false, Activation::kSilu, 1e-6f, 10000.0, 32, 128,
+     Unquantised::kFloatActivations, true},
 }};
 
 class ConfigReader {
@@ -284,7 +293,15 @@ void ConfigReader::read_yarn(const Fields& rope) {
 
 void ConfigReader::read_quantization(const ArchitectureDefaults& defaults) {
   if (!look(fields_, "quantization_config")) {
-    if (defaults.may_have_float_activations && weights_ == WeightsKnown::kFromConfig) {
+    if (weights_ == WeightsKnown::kTernary) return;
+    if (defaults.unquantised == Unquantised::kRefused) {
+      refuse(std::string("has no quantization_config: a ") + defaults.name +
+             " without one has ordinary weights, and edgellm runs ternary models only; if these "
+             "are masters to quantise, add \"quantization_config\": {\"quant_method\": "
+             "\"bitnet\", \"linear_class\": \"autobitlinear\", \"quantization_mode\": "
+             "\"online\"}");
+    }
+    if (defaults.unquantised == Unquantised::kFloatActivations) {
       config_.model.activation_quant = ActivationQuant::kInt16Group;
     }
     return;
@@ -305,6 +322,8 @@ void ConfigReader::read_quantization(const ArchitectureDefaults& defaults) {
              "'; supported are bitlinear and autobitlinear");
     }
   }
+  // transformers' default. The other class knows no modes.
+  if (config_.scale_meaning == ScaleMeaning::kMultiplies) config_.quant_mode = QuantMode::kOffline;
   if (look(quant, "quantization_mode")) {
     const std::string mode = quant.text("quantization_mode");
     if (mode == "offline") {

@@ -1,5 +1,6 @@
 #include "model/import/hf_tokenizer.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
@@ -230,10 +231,9 @@ HfTokenizer TokenizerReader::read() {
   add_stop_ids(config, "config.json");
   add_stop_token(tokenizer_config);
   add_stop_token(special_tokens);
-  for (const char* token : kTurnTerminators) {
+  for (const std::string& token : special_tokens_) {
     const auto id = id_of(token);
-    if (id && in_vocabulary(*id) && special_tokens_.contains(token) &&
-        info.chat_template.find(token) != std::string::npos) {
+    if (id && in_vocabulary(*id) && ends_turn(token, info.chat_template)) {
       stop_ids_.insert(static_cast<int32_t>(*id));
     }
   }
@@ -267,6 +267,12 @@ HfTokenizer TokenizerReader::read() {
 }
 
 }  // namespace
+
+bool ends_turn(const std::string& token, const std::string& chat_template) {
+  return std::find(kTurnTerminators.begin(), kTurnTerminators.end(), token) !=
+             kTurnTerminators.end() &&
+         chat_template.find(token) != std::string::npos;
+}
 
 HfTokenizerFiles HfTokenizerFiles::of_folder(const std::string& folder) {
   return {folder, folder + "/tokenizer.json", folder + "/config.json"};

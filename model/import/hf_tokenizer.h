@@ -27,6 +27,10 @@ struct HfTokenizerFiles {
   std::string path_of(const std::string& name) const;
 };
 
+// Whether a special token ends a turn of this chat template: it is one of those that are known to,
+// and the template writes it.
+bool ends_turn(const std::string& token, const std::string& chat_template);
+
 HfTokenizer read_hf_tokenizer(const HfTokenizerFiles& files, const ModelConfig& config);
 
 }  // namespace edgellm::model_io

@@ -1,6 +1,7 @@
 #include "model/import/name_map.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -34,16 +35,49 @@ constexpr PartName kMatrixNames[] = {{"q", "self_attn.q_proj"}, {"k", "self_attn
                                      {"gate", "mlp.gate_proj"}, {"up", "mlp.up_proj"},
                                      {"down", "mlp.down_proj"}};
 
-// One scale where all are equal: that is what such a matrix had before it was written by rows.
+// Folds scales into one while they are equal. Blocks of zeros in a GGUF file have the scale 0 here,
+// which is that of any other.
+class CommonScale {
+ public:
+  explicit CommonScale(bool zero_is_any) : zero_is_any_(zero_is_any) {}
+
+  void add(float scale) {
+    if (scale == 0 && zero_is_any_) return;
+    if (found_ && scale != value_) equal_ = false;
+    value_ = scale;
+    found_ = true;
+  }
+  bool equal() const { return equal_; }
+  float value() const { return value_; }
+
+ private:
+  bool zero_is_any_;
+  bool found_ = false;
+  bool equal_ = true;
+  float value_ = 0;
+};
+
+// The scales of a matrix, by row. One where all are equal: that is what such a matrix had before it
+// was written by rows or blocks. Empty where the blocks of a row have different ones.
 std::vector<float> read_row_scales(const Checkpoint& checkpoint, const CheckpointTensor& tensor) {
+  const bool zero_is_any = tensor.coding == RowCoding::kGguf;
   std::vector<float> scales;
+  CommonScale of_matrix(zero_is_any);
+  bool rows_have_one = true;
   for_each_rows(tensor, [&](int64_t first, int64_t n) {
+    if (!rows_have_one) return;
     const CodedRows rows = read_coded_rows(checkpoint, tensor, first, n);
-    scales.insert(scales.end(), rows.scales.begin(), rows.scales.end());
+    const size_t per_row = rows.scales.size() / static_cast<size_t>(n);
+    for (size_t begin = 0; begin < rows.scales.size(); begin += per_row) {
+      CommonScale of_row(zero_is_any);
+      for (size_t i = begin; i < begin + per_row; ++i) of_row.add(rows.scales[i]);
+      rows_have_one = rows_have_one && of_row.equal();
+      of_matrix.add(of_row.value());
+      scales.push_back(of_row.value());
+    }
   });
-  const bool all_equal = std::all_of(scales.begin(), scales.end(),
-                                     [&](float scale) { return scale == scales.front(); });
-  if (all_equal) scales.resize(1);
+  if (!rows_have_one) return {};
+  if (of_matrix.equal()) scales.assign(1, of_matrix.value());
   return scales;
 }
 
@@ -70,6 +104,8 @@ class Mapper {
   void map_norm(int layer, const PartName& part, int64_t size);
   void map_sub_norm(int layer, const PartName& part, int64_t size);
   void map_matrix(const std::string& name, const std::string& section, const Shape& shape);
+  void refuse_block_scales(const MappedMatrix& matrix) const;
+  void multiply_scales(MappedMatrix& matrix) const;
   void check_packed(const MappedMatrix& matrix, const std::string& name) const;
   void check_unpacked(const MappedMatrix& matrix) const;
   void check_scale(const CheckpointTensor& scale) const;
@@ -98,12 +134,12 @@ const CheckpointTensor& Mapper::take_needed(const std::string& name) {
 }
 
 void Mapper::check_float(const CheckpointTensor& tensor, const Shape& shape) const {
-  if (!is_float_dtype(tensor.dtype)) {
+  if (tensor.coding != RowCoding::kGguf && !is_float_dtype(tensor.dtype)) {
     fail(tensor, "is " + tensor.dtype + ", expected BF16, F16 or F32");
   }
   if (tensor.shape != shape) {
-    fail(tensor, "has the shape " + shape_text(tensor.shape) + ", config.json calls for " +
-                     shape_text(shape));
+    fail(tensor, "has the shape " + shape_text(tensor.shape) + ", " + source_.sizes_from +
+                     " calls for " + shape_text(shape));
   }
 }
 
@@ -151,8 +187,17 @@ void Mapper::map_matrix(const std::string& name, const std::string& section, con
   if (weight.coding == RowCoding::kTmacInt8) {
     fail(weight, "is int8, expected ternary weights", ExitCode::kUnsupported);
   }
-  if (weight.coding != RowCoding::kNone) {
+  const bool is_surveyed = hf_.model.activation_quant == ActivationQuant::kInt16Group;
+  if (is_surveyed && weight.coding == RowCoding::kGguf) {
+    if (matrix.scale != nullptr) {
+      fail(*matrix.scale, "is a factor of a matrix, which edgellm knows of int8 models only",
+           ExitCode::kUnsupported);
+    }
+    check_float(weight, shape);
+  } else if (weight.coding != RowCoding::kNone) {
     matrix.row_scales = read_row_scales(checkpoint_, weight);
+    refuse_block_scales(matrix);
+    if (weight.coding == RowCoding::kGguf && matrix.scale != nullptr) multiply_scales(matrix);
   } else if (weight.dtype == "U8") {
     check_packed(matrix, name);
   } else {
@@ -163,6 +208,29 @@ void Mapper::map_matrix(const std::string& name, const std::string& section, con
     if (matrix.scale != nullptr) check_unpacked(matrix);
   }
   map_.matrices.push_back(std::move(matrix));
+}
+
+// One int8 scale for a row of activations leaves no room for scales of parts of a row.
+void Mapper::refuse_block_scales(const MappedMatrix& matrix) const {
+  if (!matrix.row_scales.empty()) return;
+  fail(*matrix.weight,
+       "has a scale for every " + std::to_string(matrix.weight->gguf.scale_block) +
+           " inputs of a row, which edgellm computes for qwen3 only; supported are one for the "
+           "matrix and one for each row",
+       ExitCode::kUnsupported);
+}
+
+// A GGUF matrix may have a factor beside its scales.
+void Mapper::multiply_scales(MappedMatrix& matrix) const {
+  const CheckpointTensor& factor = *matrix.scale;
+  check_scale(factor);
+  float value = 0;
+  std::array<std::byte, 4> bytes{};
+  checkpoint_.read(factor, 0, bytes.data(), float_dtype_bytes(factor.dtype));
+  widen(factor.dtype, bytes.data(), 1, &value);
+  for (float& scale : matrix.row_scales) scale *= value;
+  const bool valid = value > 0 && all_finite(matrix.row_scales.data(), matrix.row_scales.size());
+  if (!valid) fail(factor, "is " + std::to_string(value) + ", expected a finite number above 0");
 }
 
 void Mapper::check_packed(const MappedMatrix& matrix, const std::string& name) const {

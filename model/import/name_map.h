@@ -21,7 +21,8 @@ struct MappedMatrix {
   const CheckpointTensor* scale = nullptr;  // of a matrix that is packed, or was
   int64_t rows = 0;
   int64_t cols = 0;
-  std::vector<float> row_scales;  // of an older file: one, or one for each row
+  // Of a file whose matrices have codes (RowCoding): one, or one for each row.
+  std::vector<float> row_scales;
 };
 
 // Points into the source's checkpoint.

@@ -108,6 +108,10 @@ Checkpoint::Checkpoint(InputFile file, std::map<std::string, CheckpointTensor> t
   files_.push_back(std::move(file));
 }
 
+Checkpoint::Checkpoint(std::vector<InputFile> files,
+                       std::map<std::string, CheckpointTensor> tensors)
+    : files_(std::move(files)), tensors_(std::move(tensors)) {}
+
 void Checkpoint::add_shards(const std::string& folder, const std::string& index_path) {
   const Json json = parse_json_object(read_text_file(index_path, kMaxIndexBytes), {index_path});
   const Fields map = Fields(json, {index_path}).object("weight_map");

@@ -10,15 +10,28 @@
 #include <vector>
 
 #include "base/files.h"
+#include "model/import/gguf/types.h"
+#include "model/weights.h"
 
 namespace edgellm::model_io {
 
-// Matrices of older files (older_file.h) whose rows have a scale each.
+// Tensors of other files: of older ones (older_file.h), whose rows have a scale each, and of GGUF.
 enum class RowCoding : uint8_t {
   kNone,         // plain values of `dtype`
   kTm2,          // per row a float16 scale and the codes of t2
   kTmacTernary,  // all codes, four a byte, 0, 1, 2 for -1, 0, +1; the scales elsewhere
   kTmacInt8,     // int8 values; the scales elsewhere
+  kGguf,         // a type of GGUF
+};
+
+// What must be known of a GGUF tensor to read its rows (gguf/rows.h).
+struct GgufLayout {
+  gguf::Type type = gguf::Type::kF32;
+  // Rows of an attention head whose two halves take turns in the file (the order that llama.cpp's
+  // RoPE wants); 0 where rows are as in Hugging Face's checkpoints.
+  int64_t head_rows = 0;
+  int64_t scale_block = 0;          // of a matrix: the inputs that share a scale
+  DType table_dtype = DType::kF16;  // of an embedding or head: what it is written as
 };
 
 struct CheckpointTensor {
@@ -30,6 +43,7 @@ struct CheckpointTensor {
   uint64_t bytes = 0;
   RowCoding coding = RowCoding::kNone;
   uint64_t scales_offset = 0;  // of kTmac*: float32 [rows], from the start of the file
+  GgufLayout gguf;             // of kGguf
 };
 
 class Checkpoint {
@@ -37,6 +51,7 @@ class Checkpoint {
   explicit Checkpoint(const std::string& folder);
   // Tensors that were found in a file of another format.
   Checkpoint(InputFile file, std::map<std::string, CheckpointTensor> tensors);
+  Checkpoint(std::vector<InputFile> files, std::map<std::string, CheckpointTensor> tensors);
 
   const std::vector<InputFile>& files() const { return files_; }
   const std::map<std::string, CheckpointTensor>& tensors() const { return tensors_; }

@@ -51,6 +51,8 @@ std::vector<std::string> existing(const std::vector<std::string>& paths) {
   return found;
 }
 
+}  // namespace
+
 std::vector<std::string> tokenizer_texts(const HfTokenizerFiles& files) {
   std::vector<std::string> paths;
   for (const char* name : {"chat_template.jinja", "config.json", "generation_config.json",
@@ -60,20 +62,16 @@ std::vector<std::string> tokenizer_texts(const HfTokenizerFiles& files) {
   return existing(paths);
 }
 
-// The tokenizer.json that --tokenizer names, and the folder of what belongs to it.
-HfTokenizerFiles older_tokenizer_files(const OlderFileOptions& older) {
-  if (older.tokenizer.empty()) return {"", "", older.config};
-  if (!is_folder(older.tokenizer)) {
-    InputFile(older.tokenizer);  // must be there
-    return {folder_of(older.tokenizer), older.tokenizer, older.config};
+HfTokenizerFiles given_tokenizer_files(const std::string& path, const std::string& config_json) {
+  if (!is_folder(path)) {
+    InputFile given(path);  // must be there
+    return {folder_of(path), path, config_json};
   }
-  HfTokenizerFiles files = HfTokenizerFiles::of_folder(older.tokenizer);
-  files.config_json = older.config;
-  if (!path_exists(files.tokenizer_json)) fail_file(older.tokenizer, "has no tokenizer.json");
+  HfTokenizerFiles files = HfTokenizerFiles::of_folder(path);
+  files.config_json = config_json;
+  if (!path_exists(files.tokenizer_json)) fail_file(path, "has no tokenizer.json");
   return files;
 }
-
-}  // namespace
 
 ImportSource hf_source(const std::string& path, const std::vector<std::string>& ignore_keys) {
   check_folder(path);
@@ -99,7 +97,9 @@ ImportSource older_source(const std::string& path, const OlderFileOptions& older
   InputFile file(path);
   const OlderHeader header = read_older_header(file);
   HfConfig hf = older_config(file, header, older.config, ignore_keys);
-  const HfTokenizerFiles files = older_tokenizer_files(older);
+  const HfTokenizerFiles files = older.tokenizer.empty()
+                                     ? HfTokenizerFiles{"", "", older.config}
+                                     : given_tokenizer_files(older.tokenizer, older.config);
   HfTokenizer tokenizer = read_hf_tokenizer(files, hf.model);
   Checkpoint checkpoint = older_checkpoint(std::move(file), header, hf.model);
   return {.path = path,

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "model/float_bits.h"
 #include "model/import/coded_rows.h"
+#include "model/import/gguf/rows.h"
 
 namespace edgellm::model_io {
 
@@ -42,7 +43,12 @@ bool all_finite(const float* values, size_t n) {
   return finite;
 }
 
+int64_t rows_together(const CheckpointTensor& tensor) {
+  return tensor.coding == RowCoding::kGguf ? gguf::rows_together(tensor) : 1;
+}
+
 DType table_dtype(const CheckpointTensor& table) {
+  if (table.coding == RowCoding::kGguf) return table.gguf.table_dtype;
   if (table.coding != RowCoding::kNone) return coded_dtype(table);
   if (table.dtype == "BF16") return DType::kBF16;
   if (table.dtype == "F16") return DType::kF16;
@@ -52,6 +58,7 @@ DType table_dtype(const CheckpointTensor& table) {
 
 std::vector<std::byte> table_rows(const Checkpoint& checkpoint, const CheckpointTensor& table,
                                   int64_t first, int64_t n) {
+  if (table.coding == RowCoding::kGguf) return gguf::read_table_rows(checkpoint, table, first, n);
   if (table.coding != RowCoding::kNone) {
     return decode_rows(table, read_coded_rows(checkpoint, table, first, n));
   }

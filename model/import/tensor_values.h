@@ -30,13 +30,18 @@ void widen(const std::string& dtype, const std::byte* from, size_t n, float* to)
 
 bool all_finite(const float* values, size_t n);
 
+// Rows of a matrix that must be read together: in ranges that begin and end at multiples of this.
+int64_t rows_together(const CheckpointTensor& tensor);
+
 // Calls use(first row, number of rows) until all rows of a matrix were used, about
 // kImportBlockBytes of float32 at a time.
 template <typename Use>
 void for_each_rows(const CheckpointTensor& tensor, const Use& use) {
   const int64_t rows = tensor.shape[0];
-  const auto row_bytes = static_cast<size_t>(tensor.shape[1]) * sizeof(float);
-  const auto step = static_cast<int64_t>(std::max<size_t>(1, kImportBlockBytes / row_bytes));
+  const int64_t together = rows_together(tensor);
+  const int64_t group_bytes = tensor.shape[1] * static_cast<int64_t>(sizeof(float)) * together;
+  const int64_t step =
+      std::max<int64_t>(1, static_cast<int64_t>(kImportBlockBytes) / group_bytes) * together;
   for (int64_t row = 0; row < rows; row += step) use(row, std::min(step, rows - row));
 }
 

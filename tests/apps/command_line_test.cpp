@@ -24,9 +24,7 @@ TEST_CASE("every wrong command line says what was wrong, what was expected, what
       {{"serve"},
        "unknown command serve; edgellm has no server; edgellm batch answers files of OpenAI's "
        "requests"},
-      {{"pull", "llama3"},
-       "unknown command pull; edgellm downloads nothing; edgellm convert takes a Hugging Face "
-       "folder"},
+      {{"push", "m"}, "unknown command push; edgellm uploads nothing"},
       {{"--bogus"}, "unknown option --bogus; see edgellm --help"},
       {{"--json"}, "--json requires --version; see edgellm --help"},
       {{kModel},

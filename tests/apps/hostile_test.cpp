@@ -114,6 +114,7 @@ TEST_CASE("models that are no file that can be read") {
 void write_config(const TempDir& folder, const std::string& name,
                   const nlohmann::json& changes = nlohmann::json::object()) {
   nlohmann::json config = {{"architectures", {"BitNetForCausalLM"}},
+                           {"quantization_config", {{"quant_method", "bitnet"}}},
                            {"model_type", "bitnet"},
                            {"hidden_act", "relu2"},
                            {"hidden_size", 64},

@@ -64,7 +64,7 @@ TEST_CASE("a path comes first, then the path with the ending") {
   fs::create_directory(both);
   CHECK(find_model(both) == both + ".tmac2");
   fs::remove(both + ".tmac2");
-  check_error(both, {"is a folder", "edgellm convert " + both});
+  check_error(both, {"is a folder", "it has no config.json"});
   check_error(both + "/", {"is a folder"});
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("list shows the models of the folders, rm deletes them by name and not
   check_refused(run({"rm", outside}), 2, "is a path, expected the name of a model");
   check_refused(run({"rm", "../outside"}), 2, "is a path");
   check_refused(run({"rm", "story", "nope"}), 3, "no model nope in " + folders.a);
-  check_refused(run({"rm"}), 2, "NAME is required");
+  check_refused(run({"rm"}), 2, "no model named; usage: edgellm rm NAME");
   CHECK(fs::exists(story));
   const std::string twin = folders.add("a/story.tmac2");
   check_refused(run({"rm", "story"}), 3, "ambiguous");

@@ -113,6 +113,9 @@ TEST_CASE("config: architectures") {
   });
   CHECK(qwen3.qk_norm);
   CHECK(qwen3.head_dim == 128);
+  refused(
+      kUnsupported, {"quantization_config", "ternary models only"},
+      [](Json& c) { c.erase("quantization_config"); }, tiny_bitnet().config);
   refused(kUnsupported, {"'gptq'"},
           [](Json& c) { c["quantization_config"]["quant_method"] = "gptq"; });
   refused(kUnsupported, {"linear_class", "'other'"},

@@ -42,12 +42,6 @@ void set_masters(HfFolder& hf, const std::string& name, const Tensor& tensor) {
   hf.tensors.erase(name + ".weight_scale");
 }
 
-bool rounds_unasked(const HfFolder& hf) {
-  const TempDir temp;
-  hf.write(temp.path() / "hf");
-  return convert_hf(temp / "hf", temp / "out.tmac2", {}).rounds_unasked;
-}
-
 // All matrices as masters that are their codes times their scale.
 HfFolder with_all_masters(HfFolder hf) {
   for (const auto& [name, tensor] : Tensors(hf.tensors)) {
@@ -57,7 +51,7 @@ HfFolder with_all_masters(HfFolder hf) {
     for (const int code : unpack(tensor)) values.push_back(static_cast<float>(code) * 0.75f);
     set_masters(hf, base, bf16_tensor({4 * tensor.shape[0], tensor.shape[1]}, values));
   }
-  hf.config["quantization_config"].erase("quantization_mode");
+  hf.config["quantization_config"]["quantization_mode"] = "online";
   return hf;
 }
 
@@ -148,33 +142,6 @@ TEST_CASE("convert: 1bitLLM's names, masters and config keys") {
   // One magnitude in the whole matrix: it is the multiplier.
   CHECK(file.weights().layers[0].q.scale[0] == 0.75f);
   CHECK(codes_of(file.weights().layers[0].q) == unpack(tiny_bitnet().tensors.at(kQ + ".weight")));
-  // This code makes any weights ternary.
-  set_masters(hf, kQ, bf16_tensor({16, 12}, random_floats(192, 4)));
-  CHECK_FALSE(rounds_unasked(hf));
-}
-
-TEST_CASE("convert: ternary masters that transformers quantises on the fly have its scale") {
-  const TempDir temp;
-  HfFolder hf = with_all_masters(tiny_bitnet());
-  hf.config["quantization_config"]["quantization_mode"] = "online";
-  const std::vector<int> codes = unpack(tiny_bitnet().tensors.at(kQ + ".weight"));
-  const auto n_zeros = std::count(codes.begin(), codes.end(), 0);
-  const auto density = 1 - static_cast<double>(n_zeros) / static_cast<double>(codes.size());
-  REQUIRE(density < 0.9);
-  const ModelFile file = convert(hf, temp);
-  CHECK(file.weights().layers[0].q.scale[0] == Approx(0.75 * density).epsilon(1e-6));
-  CHECK(codes_of(file.weights().layers[0].q) == codes);
-}
-
-TEST_CASE("convert: float weights that nothing calls ternary are reported") {
-  HfFolder hf = with_all_masters(tiny_bitnet());
-  CHECK_FALSE(rounds_unasked(hf));
-  hf.config.erase("quantization_config");
-  CHECK_FALSE(rounds_unasked(hf));  // they are ternary
-  set_masters(hf, kQ, bf16_tensor({16, 12}, random_floats(192, 4)));
-  CHECK(rounds_unasked(hf));
-  hf.config["quantization_config"] = {{"quant_method", "bitnet"}, {"quantization_mode", "online"}};
-  CHECK_FALSE(rounds_unasked(hf));
 }
 
 TEST_CASE("convert: masters of every float type are quantised") {
@@ -296,6 +263,8 @@ TEST_CASE(
   const TempDir temp;
   const ModelFile packed = convert(hf, temp);
   HfFolder saved = hf;
+  // transformers takes a file that names no mode as offline.
+  if (GENERATE(false, true)) saved.config["quantization_config"].erase("quantization_mode");
   for (auto& [name, tensor] : saved.tensors) {
     if (tensor.dtype != "U8") continue;
     std::vector<float> values;
@@ -329,7 +298,21 @@ TEST_CASE("convert: weights and quantization_config must agree") {
   expect_refused(hf, kUnsupported, {"packed", "online"});
   hf = tiny_bitnet();
   hf.config.erase("quantization_config");
+  expect_refused(hf, kUnsupported, {"BitNetForCausalLM", "ordinary weights", "\"online\""});
+  hf.config["architectures"] = {"BitnetForCausalLM"};
   expect_refused(hf, kUnsupported, {"weight_scale", "multiply or divide"});
+}
+
+TEST_CASE("convert: online masters that are ternary already get mean|w|, as in transformers") {
+  const TempDir temp;
+  const HfFolder hf = with_all_masters(tiny_bitnet());
+  const ModelFile file = convert(hf, temp);
+  const std::vector<int> codes = unpack(tiny_bitnet().tensors.at(kQ + ".weight"));
+  const auto n_not_zero =
+      static_cast<double>(codes.size() - std::count(codes.begin(), codes.end(), 0));
+  const auto mean = static_cast<float>(0.75 * n_not_zero / static_cast<double>(codes.size()));
+  CHECK(codes_of(file.weights().layers[0].q) == codes);
+  CHECK(file.weights().layers[0].q.scale[0] == 1.0f / (1.0f / mean));
 }
 
 TEST_CASE("convert: values that are not finite are refused with the tensor's name") {

@@ -91,16 +91,16 @@ std::vector<float> values_of(const TernaryTensor& tensor) {
   std::vector<float> values;
   for (int r = 0; r < tensor.rows; ++r) {
     for (int c = 0; c < tensor.cols; ++c) {
-      const size_t at = static_cast<size_t>(r) * static_cast<size_t>(tensor.cols) +
-                        static_cast<size_t>(c);
+      const size_t at =
+          static_cast<size_t>(r) * static_cast<size_t>(tensor.cols) + static_cast<size_t>(c);
       float scale = 0;
       if (tensor.group_scale == nullptr) {
         scale = tensor.scale[tensor.scale.size() == 1 ? 0 : static_cast<size_t>(r)];
       } else {
         REQUIRE(tensor.group_scale_dtype == DType::kF16);
-        const auto group = static_cast<size_t>(r) *
-                               static_cast<size_t>(model_io::group_count(tensor.cols)) +
-                           static_cast<size_t>(c / model_io::kScaleGroup);
+        const auto group =
+            static_cast<size_t>(r) * static_cast<size_t>(model_io::group_count(tensor.cols)) +
+            static_cast<size_t>(c / model_io::kScaleGroup);
         uint16_t half = 0;
         std::memcpy(&half, tensor.group_scale + 2 * group, 2);
         scale = model_io::f16_to_float(half);
@@ -204,10 +204,7 @@ TEST_CASE("a file with group scales that lacks some is refused") {
   };
   refused(with_metadata(good, [](Json& m) { section_of(m, "layers.0.q").erase("group"); }),
           "layers.0.q.scale");
-  refused(with_metadata(good,
-                        [](Json& m) {
-                          section_of(m, "embedding.scale")["name"] = "other";
-                        }),
+  refused(with_metadata(good, [](Json& m) { section_of(m, "embedding.scale")["name"] = "other"; }),
           "embedding.scale' is missing");
   refused(with_metadata(good,
                         [](Json& m) {

@@ -79,7 +79,7 @@ cpack --config "$build/CPackConfig.cmake" -G DEB -B "$place/package" >/dev/null
 packages=("$place"/package/*.deb)
 [[ ${#packages[@]} == 1 ]] || fail "expected one package, got ${packages[*]}"
 package=${packages[0]}
-for library in libc6 libonig libutf8proc libxxhash; do
+for library in libc6 libonig libutf8proc libxxhash libcpp-httplib libssl; do
   dpkg-deb --field "$package" Depends | grep -q "$library" || fail "Depends lacks $library"
 done
 dpkg-deb --extract "$package" "$place/extracted"

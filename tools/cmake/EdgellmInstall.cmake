@@ -44,6 +44,7 @@ set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)  # Depends, from the libraries that the program is linked to
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS ca-certificates)  # whom edgellm pull trusts
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "inference engine for ternary (BitNet b1.58) language models")
 set(CPACK_DEBIAN_PACKAGE_DESCRIPTION

@@ -1,19 +1,11 @@
-// Where a server is.
+// Addresses as people give them to `compare`.
 #pragma once
 
 #include <string>
 
+#include "apps/common/address.h"
+
 namespace edgellm::peers {
-
-struct Address {
-  bool tls = false;
-  std::string host;  // a name, an IPv4 address, or an IPv6 address without brackets
-  int port = 0;
-  std::string path;  // put before every request's path: "" or "/api", without a slash at its end
-
-  std::string text() const;  // "http://127.0.0.1:11434", "https://[::1]:8443/llm"
-  bool is_loopback() const;
-};
 
 // "http://HOST[:PORT][/PATH]" or https. An ending "/v1" is dropped: it belongs to the requests.
 // Throws Error (kUsage) with what is wrong.

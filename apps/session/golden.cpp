@@ -1,4 +1,4 @@
-#include "apps/inspect/golden.h"
+#include "apps/session/golden.h"
 
 #include <algorithm>
 
