@@ -283,7 +283,7 @@ ModelConfig synth_config(const std::string& shape) {
                                       "' is neither a known shape nor a config.json; known are " +
                                       join(synth_shape_names(), ", "));
   }
-  return read_hf_config(shape, {}, WeightsKnown::kTernary).model;
+  return read_hf_config(shape, {}, WeightsKnown::kMade).model;
 }
 
 void write_synth(const SynthOptions& options, const std::string& output) {

@@ -294,7 +294,7 @@ void ConfigReader::read_yarn(const Fields& rope) {
 void ConfigReader::read_quantization(const ArchitectureDefaults& defaults) {
   if (!look(fields_, "quantization_config")) {
     if (weights_ == WeightsKnown::kTernary) return;
-    if (defaults.unquantised == Unquantised::kRefused) {
+    if (defaults.unquantised == Unquantised::kRefused && weights_ == WeightsKnown::kFromConfig) {
       refuse(std::string("has no quantization_config: a ") + defaults.name +
              " without one has ordinary weights, and edgellm runs ternary models only; if these "
              "are masters to quantise, add \"quantization_config\": {\"quant_method\": "

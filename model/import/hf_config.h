@@ -26,9 +26,12 @@ struct HfConfig {
   QuantMode quant_mode = QuantMode::kAbsent;
 };
 
-// Whether config.json must say itself that the weights are ternary: a file that holds ternary
-// weights may have been made from a model that was not.
-enum class WeightsKnown : uint8_t { kFromConfig, kTernary };
+// What is known of the weights beside config.json.
+enum class WeightsKnown : uint8_t {
+  kFromConfig,  // nothing: it must say itself that they are ternary, or they must be
+  kTernary,     // a file holds ternary ones, which may have been made from a model that had others
+  kMade,        // there are none: random ones will be made
+};
 
 // Throws Error: kModelFile for a broken file, kUnsupported for what edgellm cannot compute.
 HfConfig read_hf_config(const std::string& path, const std::vector<std::string>& ignore_keys,
