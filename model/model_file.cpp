@@ -271,6 +271,12 @@ void Binder::bind_table(std::string_view name, DenseTensor& dense_table,
     dense_table = dense(name);
     return;
   }
+  if (config_.activation_quant == ActivationQuant::kInt8Row) {
+    throw Error(ExitCode::kUnsupported,
+                printable_path(impl_.path) + ": section '" + std::string(name) +
+                    "' is ternary, which this edgellm knows beside activation_quant int16_group "
+                    "only");
+  }
   ternary_table = ternary(std::string(name), {config_.vocab, config_.dim});
   dense_table.rows = config_.vocab;
   dense_table.cols = config_.dim;

@@ -91,7 +91,7 @@ std::string Address::short_text() const {
 bool Address::is_loopback() const {
   // 0.0.0.0 is what servers listen on; a client that connects to it stays at home.
   return host == "localhost" || host == "::1" || host == "0.0.0.0" || host == "::" ||
-         host.starts_with("127.");
+         (host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos);
 }
 
 Address parse_address(std::string_view text, const AddressForm& form) {

@@ -14,9 +14,11 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "apps/common/signals.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -259,8 +261,13 @@ class Workers {
  public:
   Workers(Hub& hub, std::vector<std::unique_ptr<FileDownload>>& downloads)
       : hub_(hub), downloads_(downloads) {
-    for (size_t i = 0; i < std::min(kParallelFiles, downloads.size()); ++i) {
-      threads_.emplace_back([this] { work(); });
+    try {
+      for (size_t i = 0; i < std::min(kParallelFiles, downloads.size()); ++i) {
+        threads_.emplace_back([this] { work(); });
+      }
+    } catch (const std::system_error&) {
+      // The system gives no more threads (ulimit -u): those that are there do all of it.
+      if (threads_.empty()) throw;
     }
   }
   // Cancels what is not done.
@@ -282,6 +289,8 @@ class Workers {
         downloads_[i]->run();
         ++n_done_;
       }
+    } catch (const Interrupted&) {
+      // Whoever watches the download asks for signals and ends it.
     } catch (...) {
       const std::lock_guard guard(mutex_);
       if (!failure_) failure_ = std::current_exception();

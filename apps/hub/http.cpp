@@ -12,6 +12,7 @@
 #include <memory>
 #include <utility>
 
+#include "apps/common/signals.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -50,11 +51,16 @@ HttpFailure failure_of(httplib::Error error) {
 
 // A connection as the library wants it, and why it is not the library's own: that gives header
 // values with %XX decoded (0.11), and the signed address in a Location is another one then. Here
-// the head of the answer can be read as it came. Waiting ends when `is_cancelled` becomes true.
+// the head of the answer can be read as it came. Waiting ends when `is_cancelled` becomes true
+// or a signal comes.
 class RecordingStream final : public httplib::Stream {
  public:
   RecordingStream(socket_t fd, SSL* ssl, const std::atomic<bool>& is_cancelled, std::string& head)
-      : fd_(fd), ssl_(ssl), is_cancelled_(is_cancelled), head_(head) {}
+      : fd_(fd), ssl_(ssl), is_cancelled_(is_cancelled), head_(head) {
+    // What arrives may be no data, a session's ticket for one: SSL_read must come back and not wait
+    // for the next bytes by itself.
+    if (ssl_ != nullptr) SSL_clear_mode(ssl_, SSL_MODE_AUTO_RETRY);
+  }
 
   bool is_readable() const override {
     return (ssl_ != nullptr && SSL_pending(ssl_) > 0) || wait_for(POLLIN);
@@ -62,9 +68,13 @@ class RecordingStream final : public httplib::Stream {
   bool is_writable() const override { return wait_for(POLLOUT); }
 
   ssize_t read(char* to, size_t n_bytes) override {
-    if (!is_readable()) return -1;
-    const ssize_t n =
-        ssl_ != nullptr ? SSL_read(ssl_, to, at_most_int(n_bytes)) : recv(fd_, to, n_bytes, 0);
+    ssize_t n = -1;
+    bool waits_for_more = true;
+    while (waits_for_more && is_readable()) {
+      n = ssl_ != nullptr ? SSL_read(ssl_, to, at_most_int(n_bytes)) : recv(fd_, to, n_bytes, 0);
+      waits_for_more = ssl_ != nullptr && n <= 0 &&
+                       SSL_get_error(ssl_, static_cast<int>(n)) == SSL_ERROR_WANT_READ;
+    }
     if (n > 0 && !head_.ends_with(kEndOfHead)) record({to, static_cast<size_t>(n)});
     return n;
   }
@@ -95,7 +105,8 @@ class RecordingStream final : public httplib::Stream {
   bool wait_for(short event) const {
     constexpr int kPollMs = 50;
     const auto deadline = std::chrono::steady_clock::now() + kReadTimeout;
-    while (!is_cancelled_ && std::chrono::steady_clock::now() < deadline) {
+    while (!is_cancelled_ && received_signal() == 0 &&
+           std::chrono::steady_clock::now() < deadline) {
       pollfd waiting = {.fd = fd_, .events = event, .revents = 0};
       if (poll(&waiting, 1, kPollMs) > 0) return true;
     }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/common/environment.h"
+#include "apps/common/signals.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -229,6 +230,7 @@ Hub::Answer Hub::follow(HttpRequest request, Redirects redirects) {
     }
     answer.http = http_.send(request);
     if (http_.is_cancelled()) throw Cancelled();
+    throw_if_interrupted();
     log(LogLevel::kDebug,
         request.method + " " + url.server.short_text() +
             printable(url.target.substr(0, url.target.find('?'))) + ": " +
@@ -269,6 +271,7 @@ void Hub::wait_to_retry(const Answer& answer, int failures, const std::string& f
   const auto end = std::chrono::steady_clock::now() + pause;
   while (std::chrono::steady_clock::now() < end) {
     if (http_.is_cancelled()) throw Cancelled();
+    throw_if_interrupted();
     std::this_thread::sleep_for(std::min(pause, std::chrono::milliseconds(20)));
   }
 }

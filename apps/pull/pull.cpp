@@ -85,7 +85,10 @@ Pull::Pull(const PullFlags& flags)
 std::string Pull::name() const {
   if (!flags_.name.empty()) return flags_.name;
   const std::string model = hub_.reference().stored_name();
-  return flags_.file.empty() ? model : model + "/" + fs::path(flags_.file).stem().string();
+  if (flags_.file.empty()) return model;
+  std::string file = fs::path(flags_.file).replace_extension().string();
+  std::replace(file.begin(), file.end(), '/', '-');
+  return model + "/" + file;
 }
 
 std::string Pull::source_name() const {
@@ -176,7 +179,11 @@ int Pull::run() {
                " is there already and up to date: " + printable_path(target_));
     return 0;
   }
-  folder_ = make_cache_folder(std::string(kDownloads) + "/" + id + "/" + model_.commit);
+  // Files of one name may lie in several folders of a repository.
+  const std::string parent = fs::path(flags_.file).parent_path().string();
+  folder_ =
+      make_cache_folder(std::string(kDownloads) + "/" + id + "/" + model_.commit +
+                        (parent.empty() ? "" : "/" + hex64(xxh3(parent.data(), parent.size()))));
   if (flags_.file.empty()) {
     fetch_folder();
   } else {

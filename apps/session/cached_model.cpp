@@ -155,11 +155,19 @@ void outwait_clock_tick(const std::vector<SourceFile>& files) {
   if (is_fresh) std::this_thread::sleep_for(kTick);
 }
 
+// Without following a link at its end: the parts of a split GGUF file are found by its name.
+fs::path full_path(const std::string& source) {
+  const fs::path path = source;
+  if (fs::is_directory(path)) return fs::canonical(path);
+  return fs::canonical(path.has_parent_path() ? path.parent_path() : fs::path(".")) /
+         path.filename();
+}
+
 // A source and its conversion.
 class Conversion {
  public:
   Conversion(const std::string& source, const Messages& messages)
-      : source_(fs::canonical(source)), given_(source), messages_(messages) {}
+      : source_(full_path(source)), given_(source), messages_(messages) {}
 
   std::string path();
 

@@ -70,9 +70,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for fault in self.hub.faults:
             if fault.get("server", "hub") != self.server_name or fault["times"] <= 0:
                 continue
-            if not re.search(fault["path"], self.path) or "status" not in fault:
+            if not re.search(fault["path"], self.path) or not {"status", "silent_seconds"} & set(fault):
                 continue
             fault["times"] -= 1
+            if "silent_seconds" in fault:
+                time.sleep(fault["silent_seconds"])
+                return False
             self.error(fault["status"], fault.get("code", ""), **fault.get("headers", {}))
             return True
         return False
@@ -81,7 +84,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """What shall go wrong with the body of this answer: cut_after, with after_seconds perhaps,
         bytes_per_second."""
         for fault in self.hub.faults:
-            if "status" not in fault and fault["times"] > 0 and re.search(fault["path"], self.path):
+            if not {"status", "silent_seconds"} & set(fault) and fault["times"] > 0 and re.search(fault["path"], self.path):
                 fault["times"] -= 1
                 return fault
         return {}

@@ -173,6 +173,14 @@ class PullTest(unittest.TestCase):
         downloaded = list((self.place / "cache/downloads").rglob("q.gguf"))
         self.assertEqual([p.stat().st_size for p in downloaded], [9004])
 
+    def test_files_of_one_name_in_two_folders(self):
+        for folder in ("a", "b"):
+            (self.repository / folder).mkdir()
+            (self.repository / folder / "q.gguf").write_bytes(b"GGUF" + folder.encode() * 9000)
+            self.pull("hf:org/tiny", "--file", f"{folder}/q.gguf")  # is no model, and so stays
+        downloaded = list((self.place / "cache/downloads").rglob("q.gguf"))
+        self.assertEqual({p.read_bytes()[4:5] for p in downloaded}, {b"a", b"b"})
+
     def test_a_list_without_sizes_and_hashes(self):
         def bare(files):
             for file in files:
@@ -307,7 +315,25 @@ class PullTest(unittest.TestCase):
         self.check_pulled(self.pull())
         self.assertRegex(self.requests("cdn")[0]["range"], "bytes=[1-9][0-9]*-")
 
+    def test_interrupted_while_the_list_is_awaited(self):
+        self.fault("/api/", silent_seconds=20)
+        process = subprocess.Popen([PROGRAM, "pull", "hf:org/tiny"], env=self.environment, text=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 30
+        while not self.hub.requests:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        at = time.monotonic()
+        process.communicate(timeout=60)
+        self.assertLess(time.monotonic() - at, 2)
+        self.assertEqual(process.returncode, 130)
+
     # What goes wrong.
+
+    def test_a_server_that_takes_its_time(self):
+        self.fault("/api/", silent_seconds=7)
+        self.check_pulled(self.pull("hf:org/tiny", "--retries", "0"))
 
     def test_wrong_contents(self):
         self.hub.wrong_bytes = True

@@ -192,6 +192,17 @@ TEST_CASE("a survey finds the fewest scales, in the dtype that holds them") {
   CHECK(refuses.add_row(second.data()).find("row 1 holds") == 0);
 }
 
+TEST_CASE("a ternary embedding beside int8 activations is refused") {
+  const TempDir temp;
+  tiny_qwen3(Kind::kWhole, true).write(temp.path() / "hf");
+  convert_hf(temp / "hf", temp / "out.tmac2", {});
+  write_file(temp / "bad.tmac2", with_metadata(read_file(temp / "out.tmac2"), [](Json& m) {
+               m["architecture"]["activation_quant"] = "int8_row";
+             }));
+  expect_error(ExitCode::kUnsupported, {"'embedding' is ternary", "int16_group"},
+               [&] { ModelFile::open(temp / "bad.tmac2"); });
+}
+
 TEST_CASE("a file with group scales that lacks some is refused") {
   const TempDir temp;
   const HfFolder hf = tiny_qwen3(Kind::kGroups, true);

@@ -50,6 +50,20 @@ TEST_CASE(
   CHECK(n_refused > n_tried * 7 / 10);
 }
 
+TEST_CASE("GGUF: a vector of a ternary type is refused") {
+  const GgufSource source(blocks_bitnet());
+  GgufWriter file = source.write({"bitnet", "I2_S/rows", "F32"});
+  GgufWriter::Tensor& norm = file.tensor("output_norm.weight");
+  norm.type = 36;
+  norm.bytes.resize(256 / 4 + 32);
+  for (const char* layout : {"x86", "arm", "rows"}) {
+    write_file(source.temp / "in.gguf", file.bytes());
+    expect_error(ExitCode::kModelFile, {"output_norm.weight", "expected a matrix"}, [&] {
+      convert_gguf(source.temp / "in.gguf", source.temp / "out.tmac2", {"", layout}, {});
+    });
+  }
+}
+
 TEST_CASE("GGUF: counts, lengths and shapes that the file cannot have") {
   const GgufSource source(blocks_bitnet());
   const GgufWriter file = source.write({"bitnet", "TQ2_0", "F32"});

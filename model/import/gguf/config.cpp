@@ -152,6 +152,11 @@ void ConfigReader::read_activation() {
   ModelConfig& model = config_.model;
   if (!model.attn_sub_norm) {
     model.act = Activation::kSilu;
+    if (model.activation_quant == ActivationQuant::kInt8Row) {
+      config_.assumption =
+          "activations are taken as int8, as in Falcon3-1.58bit and Llama3-8B-1.58, since no key "
+          "of a GGUF file says it; of a model with float ones convert the Hugging Face folder";
+    }
     return;
   }
   const bool shaped_so = model.kv_heads == model.heads && model.rope_theta == 10000.0;

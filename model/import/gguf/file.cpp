@@ -72,8 +72,8 @@ class HeaderReader {
   std::string text(uint64_t max_bytes, const std::string& what) {
     const auto bytes = read<uint64_t>(what);
     if (bytes > max_bytes) {
-      fail_file(file_.path(), what + " is " + std::to_string(bytes) +
-                                  " bytes long, expected at most " + std::to_string(max_bytes));
+      fail_in_file(file_.path(), what + " is " + std::to_string(bytes) +
+                                     " bytes long, expected at most " + std::to_string(max_bytes));
     }
     check(bytes, what);
     std::string result(static_cast<size_t>(bytes), '\0');
@@ -96,9 +96,9 @@ class HeaderReader {
                                   std::to_string(file_.size()));
     }
     if (at_ + bytes > kMaxHeaderBytes) {
-      fail_file(file_.path(), "its metadata is larger than " +
-                                  std::to_string(kMaxHeaderBytes >> 20) +
-                                  " MiB, the most that edgellm reads");
+      fail_in_file(file_.path(), "its metadata is larger than " +
+                                     std::to_string(kMaxHeaderBytes >> 20) +
+                                     " MiB, the most that edgellm reads");
     }
   }
   void read_bytes(void* to, size_t bytes, const std::string& what) {
@@ -154,8 +154,8 @@ int64_t read_integer(HeaderReader& reader, ValueType type, const std::string& wh
 ValueType read_value_type(HeaderReader& reader, const std::string& path, const std::string& what) {
   const auto number = reader.read<uint32_t>(what);
   if (number >= kNumValueTypes) {
-    fail_file(path, what + " has the type " + std::to_string(number) + ", expected 0 to " +
-                        std::to_string(kNumValueTypes - 1));
+    fail_in_file(path, what + " has the type " + std::to_string(number) + ", expected 0 to " +
+                           std::to_string(kNumValueTypes - 1));
   }
   return static_cast<ValueType>(number);
 }
@@ -207,16 +207,16 @@ TensorEntry read_tensor(HeaderReader& reader, const std::string& path) {
   const std::string what = "tensor '" + printable(tensor.name) + "'";
   const auto n_dimensions = reader.read<uint32_t>(what);
   if (n_dimensions == 0 || n_dimensions > kMaxDimensions) {
-    fail_file(path, what + " has " + std::to_string(n_dimensions) + " dimensions, expected 1 to " +
-                        std::to_string(kMaxDimensions));
+    fail_in_file(path, what + " has " + std::to_string(n_dimensions) +
+                           " dimensions, expected 1 to " + std::to_string(kMaxDimensions));
   }
   uint64_t n_values = 1;
   for (uint32_t i = 0; i < n_dimensions; ++i) {
     const auto extent = reader.read<uint64_t>(what);
     // A byte holds eight values at most.
     if (extent == 0 || extent > uint64_t{INT64_MAX} / n_values) {
-      fail_file(path,
-                what + " has a dimension of " + std::to_string(extent) + ", which no file holds");
+      fail_in_file(
+          path, what + " has a dimension of " + std::to_string(extent) + ", which no file holds");
     }
     n_values *= extent;
     tensor.shape.push_back(static_cast<int64_t>(extent));
@@ -236,8 +236,8 @@ void place_tensors(GgufFile& gguf, uint64_t header_bytes) {
   for (TensorEntry& tensor : gguf.tensors) {
     const std::string what = "tensor '" + printable(tensor.name) + "'";
     if (tensor.offset % alignment != 0) {
-      fail_file(path, what + " lies at " + std::to_string(tensor.offset) +
-                          ", expected a multiple of " + std::to_string(alignment));
+      fail_in_file(path, what + " lies at " + std::to_string(tensor.offset) +
+                             ", expected a multiple of " + std::to_string(alignment));
     }
     if (data_start > size || tensor.offset >= size - data_start) {
       fail_file(path, "is cut off or damaged: " + what + " lies at byte " +
@@ -360,13 +360,13 @@ GgufFile read_gguf(const std::string& path) {
     const std::string key = reader.text(kMaxKeyBytes, "key " + std::to_string(i));
     const std::string what = "metadata key '" + printable(key) + "'";
     if (!gguf.metadata.add(key, read_value(reader, path, what))) {
-      fail_file(path, what + " is there twice");
+      fail_in_file(path, what + " is there twice");
     }
   }
   if (const auto alignment = gguf.metadata.find_integer("general.alignment", 1, 1 << 20)) {
     if (!std::has_single_bit(static_cast<uint64_t>(*alignment))) {
-      fail_file(path, "its general.alignment is " + std::to_string(*alignment) +
-                          ", expected a power of two");
+      fail_in_file(path, "its general.alignment is " + std::to_string(*alignment) +
+                             ", expected a power of two");
     }
     gguf.alignment = static_cast<uint64_t>(*alignment);
   }
@@ -379,7 +379,8 @@ GgufFile read_gguf(const std::string& path) {
   for (uint64_t i = 0; i < n_tensors; ++i) {
     gguf.tensors.push_back(read_tensor(reader, path));
     if (!names.insert(gguf.tensors.back().name).second) {
-      fail_file(path, "tensor '" + printable(gguf.tensors.back().name) + "' is in the file twice");
+      fail_in_file(path,
+                   "tensor '" + printable(gguf.tensors.back().name) + "' is in the file twice");
     }
   }
   place_tensors(gguf, reader.at());

@@ -253,17 +253,23 @@ Type SourceReader::type_of(const GgufFile& part, const TensorEntry& tensor) cons
     if (bytes && fits_span(part, tensor, *bytes)) return type;
   }
   const auto bytes = bytes_as(types.front(), tensor);
-  fail_file(part.file.path(),
-            quoted(tensor.name) + " is " + type_name(tensor.type) + " " + shape_text(tensor.shape) +
-                (bytes ? ", which takes " + std::to_string(*bytes) + " bytes; the file has " +
-                             std::to_string(tensor.span) +
-                             " for it: it is cut off, damaged, or that number means another type "
-                             "to the program that wrote it"
-                       : ", a shape that this type cannot have"));
+  fail_in_file(
+      part.file.path(),
+      quoted(tensor.name) + " is " + type_name(tensor.type) + " " + shape_text(tensor.shape) +
+          (bytes ? ", which takes " + std::to_string(*bytes) + " bytes; the file has " +
+                       std::to_string(tensor.span) +
+                       " for it: it is cut off, damaged, or that number means another type "
+                       "to the program that wrote it"
+                 : ", a shape that this type cannot have"));
 }
 
 CheckpointTensor SourceReader::place(size_t part, const TensorEntry& entry) const {
   const Type type = type_of(parts_[part], entry);
+  if (gguf::is_ternary(type) && entry.shape.size() != 2) {
+    fail_in_file(parts_[part].file.path(), quoted(entry.name) + " is " + traits(type).name +
+                                               " and has the shape " + shape_text(entry.shape) +
+                                               ", expected a matrix");
+  }
   CheckpointTensor tensor;
   tensor.name = entry.name;
   tensor.dtype = traits(type).name;
