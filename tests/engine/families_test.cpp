@@ -1,5 +1,6 @@
 // Models with float activations (Activations::kInt16Group) against Hugging Face transformers: every
 // folder of tests/data/families.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -34,6 +35,20 @@ double rms(std::span<const float> values) {
   return std::sqrt(sum / static_cast<double>(values.size()));
 }
 
+// Of the ids behind the first, as logits [ids, vocab] predict them.
+double perplexity(std::span<const float> logits, const std::vector<int32_t>& ids) {
+  const size_t vocab = logits.size() / ids.size();
+  double sum = 0;
+  for (size_t i = 0; i + 1 < ids.size(); ++i) {
+    const std::span<const float> row = logits.subspan(i * vocab, vocab);
+    const auto max = static_cast<double>(*std::max_element(row.begin(), row.end()));
+    double total = 0;
+    for (float v : row) total += std::exp(static_cast<double>(v) - max);
+    sum += max + std::log(total) - static_cast<double>(row[static_cast<size_t>(ids[i + 1])]);
+  }
+  return std::exp(sum / static_cast<double>(ids.size() - 1));
+}
+
 TEST_CASE("models with float activations have the logits of transformers") {
   for (const fs::path& folder : families()) {
     const TempDir temp;
@@ -65,6 +80,9 @@ TEST_CASE("models with float activations have the logits of transformers") {
       const double limit = type == KvType::kF32 ? 2e-4 : type == KvType::kI16 ? 4e-4 : 0.05;
       CHECK(rms(error) <= limit * scale);
       CHECK(static_cast<double>(largest) <= 8 * limit * scale);
+      if (type == KvType::kI8) continue;
+      CHECK(perplexity(actual.logits, ids) ==
+            Approx(perplexity(expected.values, ids)).epsilon(0.0005));
     }
   }
 }
