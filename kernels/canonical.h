@@ -114,6 +114,14 @@ EDGELLM_HOST_DEVICE inline float widen(const void* data, DenseType type, size_t 
   return static_cast<const float*>(data)[index];
 }
 
+// The scale of a row's columns in group `group`, whatever shares a scale.
+EDGELLM_HOST_DEVICE inline float scale_of(const TernaryMatrix& w, int row, int group) {
+  if (w.n_scales > 0) return w.scale[w.n_scales == 1 ? 0 : row];
+  return widen(w.group_scale, w.group_scale_type,
+               static_cast<size_t>(row) * static_cast<size_t>(group_count(w.cols)) +
+                   static_cast<size_t>(group));
+}
+
 // The factor of every attention score.
 inline float attention_scale(int head_dim) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));

@@ -55,6 +55,10 @@ const char* to_string(ActivationQuant quant) {
   throw ContractViolation("unknown coding of activations");
 }
 
+double YarnRopeScaling::default_attention_factor(double factor) {
+  return factor <= 1 ? 1.0 : 0.1 * std::log(factor) + 1.0;
+}
+
 void validate(const ModelConfig& config) {
   check_range("layers", config.layers, 1, 1 << 16);
   check_range("dim", config.dim, 1, kMaxExtent);

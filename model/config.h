@@ -39,6 +39,9 @@ struct YarnRopeScaling {
   double beta_fast = 32;
   double beta_slow = 1;
   float attention_factor = 1;  // every cos and sin is multiplied by it
+
+  // What attention_factor is where a model does not say.
+  static double default_attention_factor(double factor);
 };
 
 struct ModelConfig {

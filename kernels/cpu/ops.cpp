@@ -15,17 +15,14 @@ namespace {
 // The rows of an op with a ternary product, coded, in shared scratch.
 class CodedRows {
  public:
-  CodedRows(Pool& pool, Activations activations, int cols, int rows)
+  // y [rows, cols], through the folded norm where gain is given.
+  CodedRows(Pool& pool, Activations activations, const float* y, const float* gain, float eps,
+            int cols, int rows, int32_t* fault, int layer)
       : isa_(pool.isa()), activations_(activations), cols_(cols) {
     Carver counted;
     place(counted, rows);
     Carver carver(pool.shared_scratch(counted.used()));
     place(carver, rows);
-  }
-  // Of an op: y [rows, cols], through the folded norm where gain is given.
-  CodedRows(Pool& pool, Activations activations, const float* y, const float* gain, float eps,
-            int cols, int rows, int32_t* fault, int layer)
-      : CodedRows(pool, activations, cols, rows) {
     pool.for_each(rows, 1, [&](int begin, int end, int) {
       for (int row = begin; row < end; ++row) {
         if (!code(y + at(row, cols), gain, eps, row)) set_fault(fault, layer + 1);
@@ -141,10 +138,7 @@ void norm_heads(const Primitives& isa, float* values, int width, const float* ga
 void embed_ternary(const TernaryMatrix& table, int id, float* x) {
   const uint8_t* codes = table.codes + at(id, (table.cols + 3) / 4);
   for (int i = 0; i < table.cols; ++i) {
-    const float scale = table.n_scales > 0
-                            ? table.scale[table.n_scales == 1 ? 0 : id]
-                            : widen(table.group_scale, table.group_scale_type,
-                                    at(id, group_count(table.cols), i / kScaleGroup));
+    const float scale = scale_of(table, id, i / kScaleGroup);
     const int bits = codes[i / 4] >> (2 * (i % 4)) & 3;
     x[i] = bits == 0 ? 0.0f : bits == 1 ? scale : -scale;
   }

@@ -260,11 +260,7 @@ void group_rows(const TernaryMatrix& w, int i_begin, int i_end, const GroupedRow
       for (int b = begin / 4; 4 * b < end; ++b) {
         std::memcpy(weights + (4 * b - begin), kUnpack.weights[row[b]], 4);
       }
-      const float scale = w.n_scales > 0
-                              ? w.scale[w.n_scales == 1 ? 0 : i]
-                              : widen(w.group_scale, w.group_scale_type,
-                                      static_cast<size_t>(i) * static_cast<size_t>(groups) +
-                                          static_cast<size_t>(g));
+      const float scale = scale_of(w, i, g);
       for (int t = t_begin; t < t_end; ++t) {
         const auto* codes =
             reinterpret_cast<const int16_t*>(x.digits) + static_cast<size_t>(t) * x.stride + begin;

@@ -48,12 +48,6 @@ int ternary_code(const TernaryMatrix& w, int row, int column) {
   return bits == 3 ? -1 : bits;
 }
 
-// The scale of row i for columns of group g.
-float scale_of(const TernaryMatrix& w, int i, int g) {
-  if (w.n_scales > 0) return w.scale[w.n_scales == 1 ? 0 : i];
-  return widen(w.group_scale, w.group_scale_type, at(i, group_count(w.cols), g));
-}
-
 // W[i] . codes over columns begin .. end - 1.
 template <class Code>
 int32_t ternary_dot(const TernaryMatrix& w, int i, const std::vector<Code>& codes, int begin,

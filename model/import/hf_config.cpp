@@ -283,8 +283,8 @@ void ConfigReader::read_yarn(const Fields& rope) {
           : config_.model.max_context;
   scaling.beta_fast = optional("beta_fast", 32);
   scaling.beta_slow = optional("beta_slow", 1);
-  const double growth = scaling.factor <= 1 ? 1.0 : 0.1 * std::log(scaling.factor) + 1.0;
-  scaling.attention_factor = static_cast<float>(optional("attention_factor", growth));
+  scaling.attention_factor = static_cast<float>(
+      optional("attention_factor", YarnRopeScaling::default_attention_factor(scaling.factor)));
   if (look(rope, "truncate") && !rope.boolean("truncate")) {
     refuse(rope.name("truncate") + " is false; supported is true");
   }

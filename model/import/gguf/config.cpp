@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <set>
 #include <string_view>
 
@@ -183,8 +182,8 @@ void ConfigReader::read_rope_scaling() {
         metadata_.find_number(key("rope.scaling.yarn_beta_fast")).value_or(scaling.beta_fast);
     scaling.beta_slow =
         metadata_.find_number(key("rope.scaling.yarn_beta_slow")).value_or(scaling.beta_slow);
-    const double growth = scaling.factor <= 1 ? 1.0 : 0.1 * std::log(scaling.factor) + 1.0;
-    scaling.attention_factor = static_cast<float>(growth);
+    scaling.attention_factor =
+        static_cast<float>(YarnRopeScaling::default_attention_factor(scaling.factor));
     config_.model.yarn_scaling = scaling;
     return;
   }
