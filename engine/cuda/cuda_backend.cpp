@@ -370,26 +370,44 @@ class CudaBackend final : public Backend {
     const GateActivation act = view(config_.act);
     const cuda::Workspace& workspace = device_.workspace;
     int32_t* const fault = device_.fault();
+    const Activations activations = view(config_.activation_quant);
     float* x = device_.x;
-    cuda::embed({device_.embedding, in.ids, x, rows}, stream_);
+    cuda::embed({device_.embedding, in.ids, x, rows, device_.ternary_embedding}, stream_);
     keep_hidden(outputs, 0, rows);
     for (int l = 0; l < config_.layers; ++l) {
       const DeviceLayer& w = device_.layers[static_cast<size_t>(l)];
       const KvCache kv =
           cache_.layer(l, device_.kv, device_.block_table, config_, options_.kv_type);
-      cuda::qkv(
-          {x, w.attn_norm, eps, w.q, w.k, w.v, device_.rope_cos, device_.rope_sin, in.positions,
-           device_.q, device_.k, device_.v, rows, config_.dim, config_.head_dim, l, fault},
-          workspace, stream_);
+      cuda::qkv({x,
+                 w.attn_norm,
+                 eps,
+                 w.q,
+                 w.k,
+                 w.v,
+                 device_.rope_cos,
+                 device_.rope_sin,
+                 in.positions,
+                 device_.q,
+                 device_.k,
+                 device_.v,
+                 rows,
+                 config_.dim,
+                 config_.head_dim,
+                 l,
+                 fault,
+                 activations,
+                 w.q_norm,
+                 w.k_norm},
+                workspace, stream_);
       cuda::attention({device_.q, device_.k, device_.v, kv, places, device_.attention, rows,
                        config_.heads, l, fault, decode_rows, decode_reach},
                       workspace, stream_);
-      cuda::attn_out({device_.attention, w.attn_sub_norm, eps, w.o, x, rows, l, fault}, workspace,
-                     stream_);
-      cuda::ffn_up({x, w.ffn_norm, eps, w.gate, w.up, act, device_.u, rows, l, fault}, workspace,
-                   stream_);
-      cuda::ffn_down({device_.u, w.ffn_sub_norm, eps, w.down, x, rows, l, fault}, workspace,
-                     stream_);
+      cuda::attn_out({device_.attention, w.attn_sub_norm, eps, w.o, x, rows, l, fault, activations},
+                     workspace, stream_);
+      cuda::ffn_up({x, w.ffn_norm, eps, w.gate, w.up, act, device_.u, rows, l, fault, activations},
+                   workspace, stream_);
+      cuda::ffn_down({device_.u, w.ffn_sub_norm, eps, w.down, x, rows, l, fault, activations},
+                     workspace, stream_);
       if (l + 1 < config_.layers) keep_hidden(outputs, l + 1, rows);
     }
   }
@@ -402,6 +420,7 @@ class CudaBackend final : public Backend {
     head.gain = device_.final_norm;
     head.eps = config_.norm_eps;
     head.w = device_.head;
+    head.ternary = device_.ternary_head;
     head.normed = device_.normed;
     head.logits = device_.logits;
     head.rows = static_cast<int>(rows);

@@ -72,15 +72,20 @@ DeviceModel::DeviceModel(const ModelFile& model, const EngineOptions& options, s
   const ModelConfig& config = model.config();
   const Weights& weights = model.weights();
   embedding = put(weights.embedding);
+  ternary_embedding = put(weights.ternary_embedding);
   head = config.tied_head ? embedding : put(weights.head);
+  ternary_head = config.tied_head ? ternary_embedding : put(weights.ternary_head);
   final_norm = put(weights.final_norm);
   for (const LayerWeights& w : weights.layers) {
-    layers.push_back({put(w.attn_norm), put(w.q), put(w.k), put(w.v), put(w.attn_sub_norm),
-                      put(w.o), put(w.ffn_norm), put(w.gate), put(w.up), put(w.ffn_sub_norm),
-                      put(w.down)});
+    layers.push_back({put(w.attn_norm), put(w.q), put(w.k), put(w.v), put(w.q_norm), put(w.k_norm),
+                      put(w.attn_sub_norm), put(w.o), put(w.ffn_norm), put(w.gate), put(w.up),
+                      put(w.ffn_sub_norm), put(w.down)});
   }
   plan.weights = arena_.used();
-  if (!options.full_head && head.cols <= kMaxCertifiedCols) allocate_certified_head();
+  // A ternary head takes as few bytes as it is.
+  if (!options.full_head && weights.head.data != nullptr && head.cols <= kMaxCertifiedCols) {
+    allocate_certified_head();
+  }
   plan.certified_head = arena_.used() - plan.weights;
 
   const int context = context_of(model, options);
@@ -134,6 +139,7 @@ const float* DeviceModel::put(std::span<const float> values) {
 
 DenseMatrix DeviceModel::put(const DenseTensor& tensor) {
   DenseMatrix matrix = view(tensor);
+  if (tensor.data == nullptr) return matrix;
   const size_t bytes = static_cast<size_t>(tensor.rows) * static_cast<size_t>(tensor.cols) *
                        (tensor.dtype == DType::kF32 ? 4 : 2);
   std::byte* data = arena_.allocate(bytes);
@@ -144,6 +150,7 @@ DenseMatrix DeviceModel::put(const DenseTensor& tensor) {
 
 TernaryMatrix DeviceModel::put(const TernaryTensor& tensor) {
   TernaryMatrix matrix = view(tensor);
+  if (tensor.codes == nullptr) return matrix;
   const size_t pitch = cuda::ternary_pitch(tensor.cols);
   const size_t rows = static_cast<size_t>(tensor.rows);
   uint8_t* data = arena_.allocate<uint8_t>(pitch * rows);
@@ -151,6 +158,13 @@ TernaryMatrix DeviceModel::put(const TernaryTensor& tensor) {
   if (has_memory_) ternary_.push_back({data, tensor.rows, tensor.cols});
   matrix.codes = data;
   matrix.scale = put(tensor.scale);
+  if (tensor.group_scale != nullptr) {
+    const size_t bytes = rows * static_cast<size_t>(group_count(tensor.cols)) *
+                         (tensor.group_scale_dtype == DType::kF32 ? 4 : 2);
+    std::byte* scales = arena_.allocate(bytes);
+    add_bytes(scales, tensor.group_scale, bytes);
+    matrix.group_scale = scales;
+  }
   return matrix;
 }
 
@@ -199,9 +213,16 @@ void DeviceModel::allocate_workspace(const ModelConfig& config, const EngineOpti
   results = zeroed(arena_.allocate<int32_t>(result_count(options)), result_count(options));
   rescored_totals = zeroed(arena_.allocate<cuda::RescoredTotals>(rows), rows);
   const int widest = std::max({config.dim, config.q_dim(), config.ffn});
+  const bool in_groups = config.activation_quant == ActivationQuant::kInt16Group;
   workspace.codes = arena_.allocate<int8_t>(
-      rows * std::max(cuda::quantised_row_bytes(widest),
+      rows * std::max(cuda::quantised_row_bytes(widest) * (in_groups ? 2 : 1),
                       cuda::attention_row_bytes(options.kv_type, config.heads, config.head_dim)));
+  if (in_groups) {
+    const size_t units = static_cast<size_t>(group_count(widest)) *
+                         static_cast<size_t>(cuda::group_stride(options.max_rows));
+    workspace.group_unit = arena_.allocate<float>(units);
+    workspace.group_sum = arena_.allocate<int32_t>(units);
+  }
   workspace.row_s = arena_.allocate<float>(rows);
   workspace.row_r = arena_.allocate<float>(rows);
   workspace.row_sum = arena_.allocate<int32_t>(rows);
@@ -262,7 +283,11 @@ void DeviceModel::upload(const ModelFile& model, const EngineOptions& options, c
   }
   for (const LayerWeights& layer : model.weights().layers) model.release_pages(layer);
   model.release_pages(model.weights().embedding);
-  if (!model.config().tied_head) model.release_pages(model.weights().head);
+  model.release_pages(model.weights().ternary_embedding);
+  if (!model.config().tied_head) {
+    model.release_pages(model.weights().head);
+    model.release_pages(model.weights().ternary_head);
+  }
   pieces_ = {};
   ternary_ = {};
 }

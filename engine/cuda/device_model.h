@@ -32,6 +32,8 @@ inline size_t result_count(const EngineOptions& options) {
 struct DeviceLayer {
   const float* attn_norm;
   TernaryMatrix q, k, v;
+  const float* q_norm;  // null where the model has none, as k_norm
+  const float* k_norm;
   const float* attn_sub_norm;  // null where the model has none
   TernaryMatrix o;
   const float* ffn_norm;
@@ -86,7 +88,8 @@ struct StepInputs {
 };
 
 struct DeviceModel {
-  DenseMatrix embedding, head;
+  DenseMatrix embedding, head;  // without data where the model has ternary ones
+  TernaryMatrix ternary_embedding, ternary_head;
   CertifiedHead certified_head;  // no rows where there is none
   const float* final_norm = nullptr;
   std::vector<DeviceLayer> layers;

@@ -15,6 +15,7 @@ class PlanLog {
           bool has_certified_head)
       : config_(model.config()),
         head_type_(view(model.weights().head).type),
+        has_ternary_head_(model.weights().ternary_head.codes != nullptr),
         kv_type_(options.kv_type),
         workspace_(workspace),
         has_certified_head_(has_certified_head) {}
@@ -23,6 +24,12 @@ class PlanLog {
   void step(int rows) {
     pass_ = "kernels of a step of " + std::to_string(rows) + ", ";
     layer(rows, rows);
+    if (has_ternary_head_) {
+      const cuda::LinearSize head{rows, config_.dim, cuda::divide_up(config_.vocab, 2), false,
+                                  true};
+      line("head", text_of(cuda::pick_groups(head, device_)));
+      return;
+    }
     const cuda::HeadSize head{rows, config_.vocab, config_.dim, head_type_};
     if (has_certified_head_) line("certified head", text_of(cuda::pick_certified(head, device_)));
     line("head", text_of(cuda::pick_logits(head, device_)));
@@ -61,7 +68,10 @@ class PlanLog {
   }
 
   void product(const char* op, int rows, int cols, int pairs, bool has_gain) {
-    line(op, text_of(cuda::pick_linear({rows, cols, pairs, has_gain, true}, device_)));
+    const cuda::LinearSize size{rows, cols, pairs, has_gain, true};
+    line(op, config_.activation_quant == ActivationQuant::kInt16Group
+                 ? text_of(cuda::pick_groups(size, device_))
+                 : text_of(cuda::pick_linear(size, device_)));
   }
 
   void line(const char* op, const std::string& plan) {
@@ -70,6 +80,7 @@ class PlanLog {
 
   const ModelConfig& config_;
   DenseType head_type_;
+  bool has_ternary_head_;
   KvType kv_type_;
   const cuda::Workspace& workspace_;
   bool has_certified_head_;

@@ -15,7 +15,9 @@
 namespace edgellm::cuda {
 
 // Rows of codes start at multiples of 16 bytes.
-inline size_t ternary_pitch(int cols) { return (static_cast<size_t>(cols) + 63) / 64 * 16; }
+EDGELLM_HOST_DEVICE inline size_t ternary_pitch(int cols) {
+  return (static_cast<size_t>(cols) + 63) / 64 * 16;
+}
 
 // Turns rows of the file's codes (TernaryMatrix), which lie at a pitch of ternary_pitch(cols) bytes
 // with zero padding, into the GPU's order, in place. A 32-bit word holds 16 columns in both; here
@@ -63,7 +65,13 @@ struct Workspace {
   HiddenBound* hidden = nullptr;  // [rows]
   uint32_t* lower = nullptr;      // [rows], zero between launches
   int32_t* rescored = nullptr;    // [rows], zero between launches
+  // Of rows in groups (Activations::kInt16Group): codes has 2 quantised_row_bytes() for each row.
+  float* group_unit = nullptr;   // [groups of the widest input, group_stride(max_rows)]
+  int32_t* group_sum = nullptr;  // the same
 };
+
+// From a group's units of all rows to those of the next group.
+EDGELLM_HOST_DEVICE constexpr int group_stride(int rows) { return (rows + 7) / 8 * 8; }
 
 // Whole blocks of 128 columns, which the GEMM of warpgroups reads.
 EDGELLM_HOST_DEVICE inline size_t quantised_row_bytes(int cols) {

@@ -1,5 +1,6 @@
 // head and certified_head: the dispatcher.
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/groups.h"
 #include "kernels/cuda/head_kernels.h"
 
 namespace edgellm::cuda {
@@ -14,7 +15,9 @@ HeadSize size_of(const HeadArgs& args) {
 void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream) {
   const LogitsPlan plan = pick_logits(size_of(args), current_device());
   launch_norm(plan, args, stream);
-  if (args.w.rows > 0) launch_logits(plan, args, workspace, stream);
+  if (args.w.rows == 0) return;
+  if (args.w.data == nullptr) return head_groups(args, pick_groups, workspace, stream);
+  launch_logits(plan, args, workspace, stream);
 }
 
 void certified_head(const CertifiedHeadArgs& args, const Workspace& workspace,

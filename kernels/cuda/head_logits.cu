@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "kernels/certified_head.h"
+#include "kernels/cuda/device/arg_max.cuh"
 #include "kernels/cuda/device/copy.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -147,10 +147,7 @@ __device__ inline uint64_t finish_logit(const HeadArgs& args, int row, int v, fl
   args.logits[static_cast<size_t>(row) * static_cast<size_t>(args.w.rows) +
               static_cast<size_t>(v)] = logit;
   if (!isfinite(logit)) set_fault(args.fault, args.layers + 1);
-  for (int b = 0; b < args.n_banned; ++b) {
-    if (args.banned[b] == v) return 0;
-  }
-  return logit_key(logit, v);
+  return allowed_key(args, v, logit);
 }
 
 // The work of a block: row `row` of the states with part `part` of `parts` of the head's rows.
@@ -206,25 +203,6 @@ __device__ __forceinline__ uint64_t write_logits(const HeadArgs& args, const Log
     }
   }
   return best;
-}
-
-// After a block has merged its best keys into `workspace.best`: the last of `items` blocks turns
-// the keys of all rows into ids.
-__device__ __forceinline__ void end_of_best(const HeadArgs& args, const Workspace& workspace,
-                                            int items) {
-  __shared__ bool last;
-  const int t = static_cast<int>(threadIdx.x);
-  // The maxima are in before the block counts itself done.
-  __threadfence();
-  __syncthreads();
-  if (t == 0) last = atomicAdd(workspace.head_done, 1) == items - 1;
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
-  for (int r = t; r < args.rows; r += kThreads) {
-    args.argmax[r] = id_of_key(atomicExch(workspace.best + r, 0ull));
-  }
-  if (t == 0) *workspace.head_done = 0;
 }
 
 // Block (i, j): part i of the head's rows, row j.

@@ -1,5 +1,6 @@
 // qkv, attn_out, ffn_up and ffn_down: the dispatcher of the ternary products.
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/groups.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/linear_kernels.cuh"
 
@@ -42,24 +43,49 @@ void run(const Args& args, const Pick& pick, const Workspace& workspace, cudaStr
              plan);
 }
 
+// qkv with the norms of the heads, where the model has them: RoPE comes after those.
+template <class Product>
+void run_qkv(const QkvArgs& args, const Product& product, cudaStream_t stream) {
+  if (args.q_gain == nullptr && args.k_gain == nullptr) return product(args);
+  QkvArgs without_rope = args;
+  without_rope.rope_cos = nullptr;
+  product(without_rope);
+  norm_heads(args, stream);
+}
+
 }  // namespace
 
 DeviceTraits device_traits() { return current_device(); }
 
 void qkv(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  run(args, pick_linear, workspace, stream);
+  run_qkv(
+      args,
+      [&](const QkvArgs& product) {
+        if (args.activations == Activations::kInt16Group) {
+          qkv_groups(product, pick_groups, workspace, stream);
+        } else {
+          run(product, pick_linear, workspace, stream);
+        }
+      },
+      stream);
 }
 
 void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  if (args.activations == Activations::kInt16Group) {
+    return project_groups(args, pick_groups, workspace, stream);
+  }
   run(args, pick_linear, workspace, stream);
 }
 
 void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream) {
+  if (args.activations == Activations::kInt16Group) {
+    return ffn_up_groups(args, pick_groups, workspace, stream);
+  }
   run(args, pick_linear, workspace, stream);
 }
 
 void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  run(args, pick_linear, workspace, stream);
+  attn_out(args, workspace, stream);
 }
 
 void qkv_rows(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {

@@ -6,6 +6,7 @@
 // feed-forward unit, or any two rows of a projection. An op numbers its pairs from 0:
 //   pairs()                  the number of pairs
 //   rows(pair)               the two weight rows and their multipliers
+//   place(pair, which)       the same weight row by its matrix and its number there
 //   locate(token, pair)      the target of the results; may run before the previous kernel ends
 //   prefetch(target)         after that: reads what the results are combined with
 //   store(target, a, b)      stores the results of the two rows, scaled
@@ -44,6 +45,12 @@ struct PairRows {
   }
 };
 
+// A row of the op's matrices, in the order of its members.
+struct RowPlace {
+  int matrix;  // -1: a projection has an odd number of rows, and this is the one that lacks
+  int row;
+};
+
 // x += W y
 struct ProjectOp {
   WeightMatrix w;
@@ -65,6 +72,10 @@ struct ProjectOp {
     result.set(0, w, pair, row_words);
     if (pair + pairs() < w.rows) result.set(1, w, pair + pairs(), row_words);
     return result;
+  }
+  __device__ RowPlace place(int pair, int which) const {
+    const int row = pair + which * pairs();
+    return {row < w.rows ? 0 : -1, row};
   }
   __device__ Target locate(int token, int pair) const {
     Target target{};
@@ -115,6 +126,7 @@ struct FfnUpOp {
     result.set(1, up, pair, row_words);
     return result;
   }
+  __device__ RowPlace place(int pair, int which) const { return {which, pair}; }
   __device__ Target locate(int token, int pair) const {
     return {u + static_cast<size_t>(token) * static_cast<size_t>(gate.rows) + pair};
   }
@@ -130,11 +142,12 @@ struct FfnUpOp {
   }
 };
 
-// q, k and v with RoPE. Pairs of q come first, then those of k, then v.
+// q, k and v with RoPE, or without where there are no angles. Pairs of q come first, then those of
+// k, then v.
 struct QkvOp {
   WeightMatrix q, k, v;
   int row_words;
-  const float* rope_cos;  // [positions, head_dim / 2]
+  const float* rope_cos;  // [positions, head_dim / 2] or null
   const float* rope_sin;
   const int32_t* positions;  // [tokens]
   float* q_out;              // [tokens, q.rows]
@@ -172,13 +185,18 @@ struct QkvOp {
     }
     return result;
   }
+  __device__ RowPlace place(int pair, int which) const {
+    const int matrix = matrix_of(pair);
+    const int half = head_dim / 2;
+    return {matrix, pair / half * head_dim + pair % half + which * half};
+  }
   // Positions and angles are inputs of the step, written before its first kernel starts.
   __device__ Target locate(int token, int pair) const {
     Target target{};
     const int which = matrix_of(pair);
     const int half = head_dim / 2;
     const int d = pair % half;
-    target.rotates = which != 2;
+    target.rotates = which != 2 && rope_cos != nullptr;
     target.cosine = 1.0f;
     if (target.rotates) {
       const size_t angle = static_cast<size_t>(positions[token]) * static_cast<size_t>(half) +

@@ -17,12 +17,15 @@ namespace edgellm::test {
 struct TernaryOnDevice {
   OnDevice<uint8_t> codes;
   OnDevice<float> scale;
+  OnDevice<uint8_t> group_scale;
   TernaryMatrix matrix;
 
   explicit TernaryOnDevice(const TernaryMatrix& host)
       : codes(at_pitch(host)),
         scale(std::span(host.scale, static_cast<size_t>(host.n_scales))),
-        matrix{codes.data(), scale.data(), host.n_scales, host.rows, host.cols} {
+        group_scale(std::span(static_cast<const uint8_t*>(host.group_scale), scale_bytes(host))),
+        matrix{codes.data(), scale.data(),       host.n_scales,        host.rows,
+               host.cols,    group_scale.data(), host.group_scale_type} {
     const OnDevice<int32_t> invalid(std::vector<int32_t>{0});
     cuda::repack(codes.data(), host.rows, host.cols, invalid.data(), nullptr);
     finish();
@@ -30,6 +33,11 @@ struct TernaryOnDevice {
   }
 
  private:
+  static size_t scale_bytes(const TernaryMatrix& host) {
+    if (host.n_scales > 0) return 0;
+    return static_cast<size_t>(host.rows) * static_cast<size_t>(group_count(host.cols)) *
+           (host.group_scale_type == DenseType::kF32 ? 4 : 2);
+  }
   static std::vector<uint8_t> at_pitch(const TernaryMatrix& host) {
     const size_t pitch = cuda::ternary_pitch(host.cols);
     const size_t row_bytes = (static_cast<size_t>(host.cols) + 3) / 4;
@@ -136,10 +144,12 @@ struct WorkspaceOnDevice {
   OnDevice<float> s, r, attention;
   OnDevice<int32_t> sum, attention_done, head_done;
   OnDevice<unsigned long long> best;
+  OnDevice<float> group_unit;
+  OnDevice<int32_t> group_sum;
   cuda::Workspace workspace;
 
   WorkspaceOnDevice(size_t rows, int width, size_t heads, int chunks, size_t head_dim)
-      : codes(rows * std::max(cuda::quantised_row_bytes(width),
+      : codes(rows * std::max(2 * cuda::quantised_row_bytes(width),
                               cuda::attention_row_bytes(KvType::kI16, static_cast<int>(heads),
                                                         static_cast<int>(head_dim)))),
         s(rows),
@@ -149,9 +159,19 @@ struct WorkspaceOnDevice {
         sum(rows),
         attention_done(std::vector<int32_t>(cuda::kMaxInlineRows * heads, 0)),
         head_done(std::vector<int32_t>(1, 0)),
-        best(std::vector<unsigned long long>(rows, 0)) {
+        best(std::vector<unsigned long long>(rows, 0)),
+        group_unit(units(rows, width)),
+        group_sum(units(rows, width)) {
     workspace = {codes.data(),          s.data(),    r.data(),         sum.data(), attention.data(),
                  attention_done.data(), best.data(), head_done.data(), chunks};
+    workspace.group_unit = group_unit.data();
+    workspace.group_sum = group_sum.data();
+  }
+
+ private:
+  static size_t units(size_t rows, int width) {
+    return static_cast<size_t>(group_count(width)) *
+           static_cast<size_t>(cuda::group_stride(static_cast<int>(rows)));
   }
 };
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/plan/attention.h"
+#include "kernels/cuda/plan/groups.h"
 #include "kernels/cuda/plan/head.h"
 #include "kernels/cuda/plan/linear.h"
 #include "kernels/cuda/plan/text.h"
@@ -178,6 +180,51 @@ TEST_CASE("plans: every product is covered, fits the device and goes to the kern
               REQUIRE((gemm->parts == 1 || device.traits.has_clusters));
               REQUIRE(gemm->quantise.launch.blocks[0] == rows);
             }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Pairs of weight rows that the launch covers: tiles of GEMV go round.
+int64_t covered(const GroupGemvPlan& plan) {
+  return plan.launch.blocks[0] > 0 ? std::numeric_limits<int>::max() : 0;
+}
+int64_t covered(const GroupTilePlan& plan) {
+  return int64_t{plan.launch.blocks[0]} * kGroupTilePairs;
+}
+int64_t covered(const GroupGemmPlan& plan) {
+  return int64_t{plan.launch.blocks[0]} * kGroupGemmPairs;
+}
+// Rows of activations.
+int64_t covered_rows(const GroupGemvPlan&) { return kGroupGemvRows; }
+int64_t covered_rows(const GroupTilePlan& plan) {
+  return int64_t{plan.launch.blocks[1]} * kGroupTiles[plan.tile].tokens();
+}
+int64_t covered_rows(const GroupGemmPlan& plan) {
+  return int64_t{plan.launch.blocks[1]} * kGroupGemmTokens;
+}
+
+TEST_CASE("plans: products of rows in groups are covered and fit the device") {
+  for (const NamedDevice& device : kDevices) {
+    for (const int cols : {1, 100, 128, 2048, 4096, 12288, 65536}) {
+      for (const int pairs : {1, 9, 512, 3072, 12288, 75835}) {
+        for (const int rows : {1, 2, 4, 5, 8, 9, 33, 64, 300, 2048}) {
+          const LinearSize size = product(rows, cols, pairs, true);
+          for (const GroupPlan& plan :
+               {pick_groups(size, device.traits), pick_group_tile(size, device.traits),
+                pick_group_gemm(size, device.traits)}) {
+            INFO(device.name << ", " << rows << " rows, " << cols << " columns, " << pairs
+                             << " pairs: " << text_of(plan));
+            std::visit(
+                [&](const auto& kernel) {
+                  REQUIRE(covered(kernel) >= pairs);
+                  REQUIRE(covered_rows(kernel) >= rows);
+                  REQUIRE(kernel.launch.shared_bytes <= device.traits.max_dynamic_shared);
+                  REQUIRE((kernel.code.threads > 0 || rows == 1));
+                },
+                plan);
           }
         }
       }

@@ -54,6 +54,20 @@ std::string text_of(const WgmmaGemmPlan& plan) {
   return out.str();
 }
 
+std::string code_text(const LaunchSize& code) {
+  return code.threads > 0 ? "code by " + std::to_string(code.threads) + "; " : "";
+}
+std::string text_of(const GroupGemvPlan& plan) {
+  return code_text(plan.code) + "GEMV of groups: " + text_of(plan.launch);
+}
+std::string text_of(const GroupTilePlan& plan) {
+  return code_text(plan.code) + "tiles of groups, " +
+         std::to_string(kGroupTiles[plan.tile].tokens()) + " rows: " + text_of(plan.launch);
+}
+std::string text_of(const GroupGemmPlan& plan) {
+  return code_text(plan.code) + "GEMM of groups: " + text_of(plan.launch);
+}
+
 std::string text_of(const BoundsPlan& plan) {
   std::ostringstream out;
   out << "bounds, " << plan.group << " lanes, " << plan.tokens
@@ -71,6 +85,10 @@ std::string text_of(const DigitBoundsPlan& plan) {
 }  // namespace
 
 std::string text_of(const LinearPlan& plan) {
+  return std::visit([](const auto& kernel) { return text_of(kernel); }, plan);
+}
+
+std::string text_of(const GroupPlan& plan) {
   return std::visit([](const auto& kernel) { return text_of(kernel); }, plan);
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/cuda/plan/attention.h"
+#include "kernels/cuda/plan/groups.h"
 #include "kernels/cuda/plan/head.h"
 #include "kernels/cuda/plan/linear.h"
 
@@ -11,6 +12,7 @@ namespace edgellm::cuda {
 
 // "short GEMV of 5 steps, 2 pairs, 3 quads: 7 warps, grid 132, 256 threads, 8256 bytes"
 std::string text_of(const LinearPlan& plan);
+std::string text_of(const GroupPlan& plan);
 std::string text_of(const AttentionPlan& plan);
 std::string text_of(const LogitsPlan& plan);
 std::string text_of(const CertifiedPlan& plan);
