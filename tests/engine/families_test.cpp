@@ -25,7 +25,7 @@ std::vector<fs::path> families() {
        fs::directory_iterator(fs::path(EDGELLM_SOURCE_DIR) / "tests/data/families")) {
     if (is_model_folder(entry.path())) folders.push_back(entry.path());
   }
-  REQUIRE(folders.size() >= 6);
+  REQUIRE(folders.size() >= 7);
   return folders;
 }
 
