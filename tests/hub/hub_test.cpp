@@ -133,7 +133,9 @@ TEST_CASE("which servers NO_PROXY exempts") {
 TEST_CASE("users and passwords of proxies are kept, and in no message") {
   const auto authorization_of = [](const std::string& value) {
     const ProxyVariables set({{"HTTPS_PROXY", value}});
-    return Proxies::of_environment().find({.tls = true, .host = "x", .port = 443, .path = ""})->authorization;
+    return Proxies::of_environment()
+        .find({.tls = true, .host = "x", .port = 443, .path = ""})
+        ->authorization;
   };
   CHECK(authorization_of("http://p:1").empty());
   // base64 of Aladdin:open sesame, from RFC 7617.
