@@ -453,6 +453,7 @@ inline void add_group_lanes(I a, I b, I c, I d, I4* sums) {
 }
 
 #include "kernels/cpu/groups.inc"
+#include "kernels/cpu/groups_avx512.inc"
 
 }  // namespace
 
