@@ -453,7 +453,10 @@ inline void add_group_lanes(I a, I b, I c, I d, I4* sums) {
 }
 
 #include "kernels/cpu/groups.inc"
-#include "kernels/cpu/groups_avx512.inc"
+
+// ---- Several rows ---------------------------------------------------------------------------
+
+#include "kernels/cpu/wide_avx512.inc"
 
 }  // namespace
 
