@@ -26,6 +26,9 @@ double shortest_decimal(float value);
 std::string shape_text(const std::vector<int64_t>& shape);  // "[2560, 640]"
 std::string join(const std::vector<std::string>& items, std::string_view separator);
 
+// A to Z as a to z.
+std::string lower_ascii(std::string text);
+
 bool is_utf8(std::string_view text);
 
 // Of UTF-8.

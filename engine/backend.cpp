@@ -47,7 +47,9 @@ uint64_t kv_block_bytes(const ModelConfig& config, KvType type) {
 }
 
 std::string cuda_model_problem(const ModelConfig& config) {
-  (void)config;
+  if (config.input_norms) {
+    return "models with a norm inside each ternary layer (use_rms_norm) run on the CPU only so far";
+  }
   return "";
 }
 

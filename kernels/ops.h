@@ -194,6 +194,19 @@ struct EmbedArgs {
   TernaryMatrix ternary = {};  // [vocab, dim]; a value is scale * code, +0 for code 0
 };
 
+// RMSNorm, where a norm cannot be folded into what follows: a model with input norms has one right
+// behind it (docs/numerics.md, "Input norms").
+//   r = 1.0f / sqrt(canonical_sum(x * x) / float(dim) + eps); normed = gain * (x * r)
+// `cuda` has none: such models run on the CPU.
+struct NormArgs {
+  const float* x = nullptr;     // [rows, dim]
+  const float* gain = nullptr;  // [dim]
+  float eps = 0;
+  float* normed = nullptr;  // [rows, dim] out; may be x
+  int rows = 0;
+  int dim = 0;
+};
+
 // RMSNorm, int8 quantisation, the ternary products q, k and v, RoPE on q and k. Per row (BitNet
 // b1.58, arXiv 2402.17764; folded norm: docs/numerics.md):
 //   z = x * gain; amax = max|z|
@@ -228,6 +241,10 @@ struct QkvArgs {
   //   r = 1.0f / sqrt(canonical_sum(y * y) / float(head_dim) + eps); y = gain * (y * r)
   const float* q_gain = nullptr;
   const float* k_gain = nullptr;
+  // [dim] or null: what takes the place of `gain` for the products k and v. Their rows are then
+  // coded by themselves.
+  const float* k_input_gain = nullptr;
+  const float* v_input_gain = nullptr;
 };
 
 // Appends the rows' keys and values to the cache, each at its place: as they are, or turned and
@@ -305,6 +322,7 @@ struct FfnUpArgs {
   int layer = 0;
   int32_t* fault = nullptr;
   Activations activations = Activations::kInt8Row;
+  const float* up_gain = nullptr;  // [dim] or null: likewise of the product up
 };
 
 // Final RMSNorm and the head, for the rows that are asked for.

@@ -77,6 +77,7 @@ void validate(const ModelConfig& config) {
            std::to_string(config.kv_heads) + ", supported is a kv_heads that divides heads");
   }
   check_positive("norm_eps", config.norm_eps);
+  if (config.input_norms) check_positive("input_norm_eps", config.input_norm_eps);
   check_positive("rope_theta", config.rope_theta);
   if (config.rope_scaling) {
     const Llama3RopeScaling& scaling = *config.rope_scaling;

@@ -58,8 +58,10 @@ struct ModelConfig {
   bool attn_sub_norm = false;  // an RMSNorm between attention and its output projection
   bool ffn_sub_norm = false;   // an RMSNorm between the activation and the down projection
   bool qk_norm = false;        // an RMSNorm of every head of q and k, before RoPE
+  bool input_norms = false;    // an RMSNorm, each with its own gain, of what each matrix reads
   bool tied_head = false;      // the head is the embedding
   float norm_eps = 0;
+  float input_norm_eps = 0;  // of the input norms
   double rope_theta = 0;
   std::optional<Llama3RopeScaling> rope_scaling;
   std::optional<YarnRopeScaling> yarn_scaling;  // in its place

@@ -50,6 +50,10 @@ std::string layer_section(int layer, std::string_view part) {
   return "layers." + std::to_string(layer) + "." + std::string(part);
 }
 
+std::string input_norm_section(int layer, std::string_view matrix) {
+  return layer_section(layer, matrix) + ".input_norm";
+}
+
 std::vector<int64_t> matrix_shape(const ModelConfig& config, std::string_view matrix) {
   if (matrix == "q") return {config.q_dim(), config.dim};
   if (matrix == "k" || matrix == "v") return {config.kv_dim(), config.dim};
@@ -68,6 +72,7 @@ uint64_t parameter_count(const ModelConfig& config) {
   for (const std::string_view matrix : kMatrices) {
     const std::vector<int64_t> shape = matrix_shape(config, matrix);
     layer += static_cast<uint64_t>(shape[0]) * static_cast<uint64_t>(shape[1]);
+    if (config.input_norms) layer += static_cast<uint64_t>(shape[1]);
   }
   const uint64_t table = static_cast<uint64_t>(config.vocab) * dim;
   return table * (config.tied_head ? 1 : 2) + static_cast<uint64_t>(config.layers) * layer + dim;
@@ -114,7 +119,11 @@ std::vector<SectionPlan> plan_sections(const ModelConfig& config, DType embeddin
       add(layer_section(layer, "ffn_sub_norm"), DType::kF32, {config.ffn});
     }
     for (const std::string_view matrix : kMatrices) {
-      add_scale(layer_section(layer, matrix), matrix_shape(config, matrix));
+      const std::vector<int64_t> shape = matrix_shape(config, matrix);
+      if (config.input_norms) {
+        add(input_norm_section(layer, matrix), DType::kF32, {shape[1]});
+      }
+      add_scale(layer_section(layer, matrix), shape);
     }
   }
   add(std::string(kFinalNorm), DType::kF32, {config.dim});

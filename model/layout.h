@@ -64,6 +64,9 @@ constexpr uint64_t round_up(uint64_t value, uint64_t multiple) {
 
 std::string layer_section(int layer, std::string_view part);  // "layers.3.attn_norm"
 
+// The gain of the input norm of one of kMatrices: "layers.3.q.input_norm".
+std::string input_norm_section(int layer, std::string_view matrix);
+
 // [rows, cols] of one of kMatrices.
 std::vector<int64_t> matrix_shape(const ModelConfig& config, std::string_view matrix);
 

@@ -16,9 +16,10 @@ namespace {
 // Keeps the order in which keys are written: a person who looks into the file reads it top down.
 using OrderedJson = nlohmann::ordered_json;
 
-// Features that this reader knows. Version 1 needs none: the names stand in `requires` of later
-// files, and one that is not in this list is refused.
-constexpr std::array<std::string_view, 0> kKnownFeatures = {};
+// Features that this reader knows: what `requires` may name. Readers from before a feature refuse
+// files that need it.
+constexpr std::string_view kInputNorms = "input_norms";
+constexpr std::array kKnownFeatures = {kInputNorms};
 
 constexpr int64_t kMaxInt = INT32_MAX;
 
@@ -37,6 +38,10 @@ OrderedJson architecture_json(const ModelConfig& config) {
   json["attn_sub_norm"] = config.attn_sub_norm;
   json["ffn_sub_norm"] = config.ffn_sub_norm;
   json["qk_norm"] = config.qk_norm;
+  if (config.input_norms) {
+    json["input_norms"] = true;
+    json["input_norm_eps"] = shortest_decimal(config.input_norm_eps);
+  }
   json["tied_head"] = config.tied_head;
   json["norm_eps"] = shortest_decimal(config.norm_eps);
   json["rope_theta"] = config.rope_theta;
@@ -107,6 +112,10 @@ ModelConfig parse_architecture(const Fields& fields) {
   config.attn_sub_norm = fields.boolean("attn_sub_norm");
   config.ffn_sub_norm = fields.boolean("ffn_sub_norm");
   config.qk_norm = fields.has("qk_norm") && fields.boolean("qk_norm");
+  config.input_norms = fields.has("input_norms") && fields.boolean("input_norms");
+  if (config.input_norms) {
+    config.input_norm_eps = static_cast<float>(fields.number("input_norm_eps"));
+  }
   config.tied_head = fields.boolean("tied_head");
   config.norm_eps = static_cast<float>(fields.number("norm_eps"));
   config.rope_theta = fields.number("rope_theta");
@@ -270,6 +279,7 @@ void check_features(const Fields& metadata) {
 std::string metadata_text(const Metadata& metadata) {
   OrderedJson json;
   json["requires"] = OrderedJson::array();
+  if (metadata.config.input_norms) json["requires"].push_back(kInputNorms);
   json["architecture"] = architecture_json(metadata.config);
   json["tokenizer"] = tokenizer_json(metadata.tokenizer);
   json["provenance"] = {{"source", metadata.provenance.source},

@@ -303,6 +303,14 @@ LayerWeights Binder::layer(int index) {
     layer.ffn_sub_norm = floats(layer_section(index, "ffn_sub_norm"), config_.ffn);
   }
   layer.down = ternary(index, "down");
+  if (config_.input_norms) {
+    const auto gain = [&](std::string_view matrix, const TernaryTensor& tensor) {
+      return floats(input_norm_section(index, matrix), tensor.cols);
+    };
+    layer.input_norms = {gain("q", layer.q),      gain("k", layer.k),       gain("v", layer.v),
+                         gain("o", layer.o),      gain("gate", layer.gate), gain("up", layer.up),
+                         gain("down", layer.down)};
+  }
   return layer;
 }
 

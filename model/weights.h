@@ -36,6 +36,12 @@ struct DenseTensor {
   int cols = 0;
 };
 
+// The gains of the input norms of a layer's matrices, [cols] of each; empty where the model has
+// none.
+struct InputNorms {
+  std::span<const float> q, k, v, o, gate, up, down;
+};
+
 struct LayerWeights {
   std::span<const float> attn_norm;       // [dim]
   TernaryTensor q;                        // [heads * head_dim, dim]
@@ -47,6 +53,7 @@ struct LayerWeights {
   TernaryTensor gate, up;                 // [ffn, dim]
   std::span<const float> ffn_sub_norm;    // [ffn], empty where the model has none
   TernaryTensor down;                     // [dim, ffn]
+  InputNorms input_norms;
 };
 
 struct Weights {

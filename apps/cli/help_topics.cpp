@@ -29,6 +29,18 @@ const std::vector<EnvironmentVariable>& environment_variables() {
        "The token that pull sends to that server, for private and gated models. Never printed, and "
        "never sent to a server that it redirects to.",
        /*is_secret=*/true},
+      {"HTTPS_PROXY",
+       "The HTTP proxy through which pull reaches servers of https: "
+       "http://[USER:PASSWORD@]HOST[:PORT]. This variable and the next three are also read in "
+       "small letters, which count first.",
+       /*is_secret=*/true},
+      {"HTTP_PROXY", "The same for servers of http, that is for an HF_ENDPOINT of that kind.",
+       /*is_secret=*/true},
+      {"ALL_PROXY", "The same for both, where neither of the two is set for it.",
+       /*is_secret=*/true},
+      {"NO_PROXY",
+       "Servers that pull reaches without a proxy, separated by commas: hosts, domains with all "
+       "that is below them, networks such as 10.0.0.0/8, or * for all. :PORT may follow a host."},
       {"OLLAMA_HOST",
        "Where compare --ollama finds Ollama, in Ollama's own forms: HOST, HOST:PORT, :PORT or "
        "http://HOST:PORT; 127.0.0.1:11434 unless set."},

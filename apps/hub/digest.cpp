@@ -5,16 +5,17 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace edgellm::hub {
 
 ContentHash ContentHash::parse(std::string text) {
   const auto is_hex = [](unsigned char c) { return std::isxdigit(c) != 0; };
   if (!std::all_of(text.begin(), text.end(), is_hex)) return {};
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  text = lower_ascii(std::move(text));
   if (text.size() == 64) return {Kind::kSha256, text};
   if (text.size() == 40) return {Kind::kGitBlob, text};
   return {};

@@ -6,28 +6,18 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cctype>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <utility>
 
-#include "apps/common/signals.h"
+#include "apps/hub/socket.h"
 #include "base/error.h"
 #include "base/text.h"
 
 namespace edgellm::hub {
 namespace {
 
-constexpr std::chrono::seconds kConnectTimeout{15};
-// Without a byte: longer than a busy server takes, shorter than a person's patience.
-constexpr std::chrono::seconds kReadTimeout{30};
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
+constexpr int kProxyWantsPassword = 407;
 
 HttpFailure failure_of(httplib::Error error) {
   switch (error) {
@@ -103,14 +93,7 @@ class RecordingStream final : public httplib::Stream {
   }
 
   bool wait_for(short event) const {
-    constexpr int kPollMs = 50;
-    const auto deadline = std::chrono::steady_clock::now() + kReadTimeout;
-    while (!is_cancelled_ && received_signal() == 0 &&
-           std::chrono::steady_clock::now() < deadline) {
-      pollfd waiting = {.fd = fd_, .events = event, .revents = 0};
-      if (poll(&waiting, 1, kPollMs) > 0) return true;
-    }
-    return false;
+    return hub::wait_for(fd_, event, kReadTimeout, is_cancelled_);
   }
 
   socket_t fd_;
@@ -119,27 +102,73 @@ class RecordingStream final : public httplib::Stream {
   std::string& head_;
 };
 
-// ClientImpl or SSLClient.
+// ClientImpl or SSLClient. The library's own way through a proxy is not taken: it (0.11) takes any
+// answer of a proxy but 407 for a tunnel, and sends the proxy's password to the server as well.
 template <class Base>
 class Client final : public Base {
  public:
-  Client(const Address& server, const std::atomic<bool>& is_cancelled, std::string& head)
-      : Base(server.host, server.port), is_cancelled_(is_cancelled), head_(head) {
+  Client(const Address& server, const Proxy* proxy, const std::atomic<bool>& is_cancelled,
+         std::string& head)
+      : Base(server.host, server.port),
+        server_(server),
+        proxy_(proxy),
+        is_cancelled_(is_cancelled),
+        head_(head) {
     this->set_connection_timeout(kConnectTimeout);
     this->set_tcp_nodelay(true);
     this->set_url_encode(false);  // targets are encoded already
   }
 
+  const Tunnel& tunnel() const { return tunnel_; }
+
  private:
-  bool process_socket(const httplib::ClientImpl::Socket& socket,
+  using Socket = httplib::ClientImpl::Socket;
+
+  bool create_and_connect_socket(Socket& socket, httplib::Error& error) override {
+    if (!this->is_valid()) return false;
+    if (proxy_ == nullptr) return httplib::ClientImpl::create_and_connect_socket(socket, error);
+    tunnel_ = server_.tls ? open_tunnel(*proxy_, server_, is_cancelled_) : reach_proxy();
+    if (tunnel_.failure != TunnelFailure::kNone) {
+      error = httplib::Error::Connection;
+      return false;
+    }
+    socket.sock = tunnel_.fd.release();  // the library closes it
+    return true;
+  }
+
+  // A proxy is asked for the pages of a server of http itself.
+  Tunnel reach_proxy() const {
+    Connection connection = connect_to(proxy_->address, is_cancelled_);
+    const bool is_there = connection.failure == ConnectFailure::kNone;
+    return {std::move(connection.fd), is_there ? TunnelFailure::kNone : TunnelFailure::kNoProxy};
+  }
+
+  bool process_socket(const Socket& socket,
                       std::function<bool(httplib::Stream&)> callback) override {
     RecordingStream stream(socket.sock, socket.ssl, is_cancelled_, head_);
     return callback(stream);
   }
 
+  const Address server_;
+  const Proxy* const proxy_;
+  Tunnel tunnel_;
   const std::atomic<bool>& is_cancelled_;
   std::string& head_;
 };
+
+HttpFailure failure_of(TunnelFailure failure) {
+  switch (failure) {
+    case TunnelFailure::kNone:
+      return HttpFailure::kNone;
+    case TunnelFailure::kNoProxy:
+    case TunnelFailure::kTimeout:
+      return HttpFailure::kNoProxy;
+    case TunnelFailure::kCut:
+    case TunnelFailure::kRefused:
+      return HttpFailure::kProxyRefuses;
+  }
+  throw ContractViolation("unknown failure of a tunnel");
+}
 
 std::map<std::string, std::string> parse_headers(std::string_view head) {
   std::map<std::string, std::string> headers;
@@ -153,7 +182,7 @@ std::map<std::string, std::string> parse_headers(std::string_view head) {
     const size_t begin = line.find_first_not_of(" \t", colon + 1);
     if (begin == std::string_view::npos) continue;
     const size_t last = line.find_last_not_of(" \t");
-    headers[lower(std::string(line.substr(0, colon)))] = line.substr(begin, last - begin + 1);
+    headers[lower_ascii(std::string(line.substr(0, colon)))] = line.substr(begin, last - begin + 1);
   }
 }
 
@@ -189,23 +218,39 @@ HttpAnswer Http::send(const HttpRequest& wanted) const {
     return answer.body.size() <= kMaxBodyBytes;
   };
 
-  std::unique_ptr<httplib::ClientImpl> client;
-  if (wanted.url.server.tls) {
-    client = std::make_unique<Client<httplib::SSLClient>>(wanted.url.server, is_cancelled_,
-                                                          head_as_sent);
-  } else {
-    client = std::make_unique<Client<httplib::ClientImpl>>(wanted.url.server, is_cancelled_,
-                                                           head_as_sent);
+  const Address& server = wanted.url.server;
+  answer.proxy = proxies_.find(server);
+  if (answer.proxy != nullptr && !server.tls) {
+    request.path = server.short_text() + request.path;
+    if (!answer.proxy->authorization.empty()) {
+      request.set_header("Proxy-Authorization", answer.proxy->authorization);
+    }
   }
   httplib::Response response;
   httplib::Error error = httplib::Error::Success;
-  const bool is_sent = !is_cancelled_ && client->send(request, response, error);
+  bool is_sent = false;
+  HttpFailure of_proxy = HttpFailure::kNone;
+  const auto send_by = [&](auto client) {
+    is_sent = !is_cancelled_ && client.send(request, response, error);
+    of_proxy = failure_of(client.tunnel().failure);
+    answer.proxy_status = client.tunnel().status;
+  };
+  if (server.tls) {
+    send_by(Client<httplib::SSLClient>(server, answer.proxy, is_cancelled_, head_as_sent));
+  } else {
+    send_by(Client<httplib::ClientImpl>(server, answer.proxy, is_cancelled_, head_as_sent));
+  }
   if (is_sent) {  // no handler is called for HEAD
     answer.status = response.status;
     answer.headers = parse_headers(head_as_sent);
   }
   if (is_stopped || is_cancelled_) {
     answer.failure = HttpFailure::kStopped;
+  } else if (of_proxy != HttpFailure::kNone) {
+    answer.failure = of_proxy;
+  } else if (answer.proxy != nullptr && answer.status == kProxyWantsPassword) {
+    answer.failure = HttpFailure::kProxyRefuses;
+    answer.proxy_status = answer.status;
   } else if (!is_sent) {
     answer.failure = failure_of(error);
     if (answer.failure == HttpFailure::kNone || answer.failure == HttpFailure::kStopped) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "apps/common/address.h"
+#include "apps/hub/proxy.h"
 
 namespace edgellm::hub {
 
@@ -41,6 +42,8 @@ enum class HttpFailure {
   kTimeout,       // nobody answered in time
   kTls,           // no TLS that this machine trusts
   kCut,           // the answer is not whole
+  kNoProxy,       // nobody answers at the proxy, or not in time
+  kProxyRefuses,  // the proxy opens no way to the server: HttpAnswer::proxy_status
   kStopped,       // by a callback, or by Http::cancel()
 };
 
@@ -49,6 +52,8 @@ struct HttpAnswer {
   int status = 0;                              // 0: there was no answer
   std::map<std::string, std::string> headers;  // names in small letters
   std::string body;                            // at most kMaxBodyBytes
+  const Proxy* proxy = nullptr;                // that was asked
+  int proxy_status = 0;
 
   std::string header(const std::string& name) const;
 };
@@ -58,6 +63,8 @@ class Http {
  public:
   static constexpr size_t kMaxBodyBytes = size_t{64} << 20;
 
+  explicit Http(Proxies proxies) : proxies_(std::move(proxies)) {}
+
   HttpAnswer send(const HttpRequest& request) const;
 
   // Ends all requests soon, and those to come at once. One that is just being connected hears it
@@ -66,6 +73,7 @@ class Http {
   bool is_cancelled() const { return is_cancelled_; }
 
  private:
+  const Proxies proxies_;
   std::atomic<bool> is_cancelled_ = false;
 };
 

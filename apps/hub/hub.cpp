@@ -71,6 +71,10 @@ bool is_redirect(int status) {
 bool is_temporary(const Hub::Answer& answer) {
   const HttpAnswer& http = answer.http;
   if (http.failure == HttpFailure::kTls) return false;
+  // A proxy that cannot reach the server now, or its own master.
+  if (http.failure == HttpFailure::kProxyRefuses) {
+    return http.proxy_status == 0 || http.proxy_status >= 502;
+  }
   if (http.failure != HttpFailure::kNone) return true;
   switch (http.status) {
     case 200:  // less than was asked for
@@ -143,6 +147,7 @@ HubOptions hub_options() {
                 "HF_TOKEN would go to " + options.endpoint.short_text() +
                     " without encryption; use an HF_ENDPOINT of https://, or unset HF_TOKEN");
   }
+  options.proxies = Proxies::of_environment();
   return options;
 }
 
@@ -153,7 +158,10 @@ const HubFile* HubModel::find(const std::string& path) const {
 }
 
 Hub::Hub(Reference reference, HubOptions options)
-    : reference_(std::move(reference)), options_(std::move(options)), server_(options_.endpoint) {
+    : reference_(std::move(reference)),
+      options_(std::move(options)),
+      server_(options_.endpoint),
+      http_(options_.proxies) {
   server_.path.clear();
 }
 
@@ -172,7 +180,10 @@ HubModel Hub::list() {
       return parse_model(answer.http.body, answer.server);
     }
     // Whoever has no network hears of it at once.
-    if (answer.http.failure == HttpFailure::kNoConnection) fail_connection(answer);
+    if (answer.http.failure == HttpFailure::kNoConnection ||
+        answer.http.failure == HttpFailure::kNoProxy) {
+      fail_connection(answer);
+    }
     wait_to_retry(answer, failures);
   }
 }
@@ -233,7 +244,8 @@ Hub::Answer Hub::follow(HttpRequest request, Redirects redirects) {
     throw_if_interrupted();
     log(LogLevel::kDebug,
         request.method + " " + url.server.short_text() +
-            printable(url.target.substr(0, url.target.find('?'))) + ": " +
+            printable(url.target.substr(0, url.target.find('?'))) +
+            (answer.http.proxy != nullptr ? " through " + answer.http.proxy->text() : "") + ": " +
             (answer.http.status != 0 ? std::to_string(answer.http.status) : "no answer"));
     if (answer.http.failure != HttpFailure::kNone || !is_redirect(answer.http.status)) {
       return answer;
@@ -290,10 +302,35 @@ void Hub::fail_connection(const Answer& answer) const {
            (answer.http.failure == HttpFailure::kTimeout ? " in time"
                                                          : " (refused, or no such host)") +
            "; see that this machine has a network, or name a mirror with HF_ENDPOINT");
+    case HttpFailure::kNoProxy:
+      fail("nobody answers at the proxy " + answer.http.proxy->text() +
+           " (refused, no such host, or not in time); correct that variable, or put " +
+           "the server's host into NO_PROXY");
+    case HttpFailure::kProxyRefuses:
+      fail_proxy(answer);
     default:
       fail("the server at " + answer.server + " cut " + counted(options_.retries + 1, "answer") +
            " in a row" + kResume);
   }
+}
+
+void Hub::fail_proxy(const Answer& answer) const {
+  const Proxy& proxy = *answer.http.proxy;
+  const int status = answer.http.proxy_status;
+  if (status == 0) {
+    fail("what answers at the proxy " + proxy.text() +
+         " is no HTTP proxy, or ends in the middle; correct that variable");
+  }
+  const std::string says = "the proxy " + proxy.text() + " says " + std::to_string(status);
+  if (status == 407) {
+    fail(says + (proxy.authorization.empty()
+                     ? ": it wants a user name and a password; write " + proxy.variable +
+                           "=http://USER:PASSWORD@HOST:PORT"
+                     : ": it does not accept the user name and the password of " + proxy.variable));
+  }
+  fail(says + " to a connection to " + answer.server +
+       "; ask whoever runs it to allow that, or put the host into NO_PROXY if it can be reached "
+       "without");
 }
 
 void Hub::fail_status(const Answer& answer, const std::string& file) const {

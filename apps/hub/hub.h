@@ -20,12 +20,14 @@ namespace edgellm::hub {
 
 struct HubOptions {
   Address endpoint;
-  std::string token;                          // empty: none is sent
+  std::string token;  // empty: none is sent
+  Proxies proxies;
   int retries = 5;                            // in a row without a byte between them
   std::chrono::milliseconds first_wait{500};  // before the first retry; doubled for each
 };
 
-// Of HF_ENDPOINT and HF_TOKEN. Throws Error (kUsage) for values that cannot be meant.
+// Of HF_ENDPOINT, HF_TOKEN and the variables that name proxies. Throws Error (kUsage) for values
+// that cannot be meant.
 HubOptions hub_options();
 
 struct HubFile {
@@ -86,6 +88,7 @@ class Hub {
   Url file_url(const HubModel& model, const HubFile& file) const;
   [[noreturn]] void fail_status(const Answer& answer, const std::string& file) const;
   [[noreturn]] void fail_connection(const Answer& answer) const;
+  [[noreturn]] void fail_proxy(const Answer& answer) const;
 
   Reference reference_;
   HubOptions options_;

@@ -164,6 +164,7 @@ void print_as_json(const ModelFile& model, bool with_sections) {
                  {"attn_sub_norm", config.attn_sub_norm},
                  {"ffn_sub_norm", config.ffn_sub_norm},
                  {"qk_norm", config.qk_norm},
+                 {"input_norms", config.input_norms},
                  {"activation_quant", to_string(config.activation_quant)},
                  {"tied_head", config.tied_head},
                  {"norm_eps", shortest_decimal(config.norm_eps)},
@@ -228,6 +229,7 @@ void architecture_rows(const ModelConfig& config, Table& table) {
                                ? "int8, a scale for each row"
                                : "float (int16, a unit for each 128)");
   if (config.qk_norm) table.row("norms of heads", "q and k");
+  if (config.input_norms) table.row("input norms", "of each ternary matrix");
   std::string rope = "theta " + fixed(config.rope_theta, 0);
   if (config.yarn_scaling) rope += ", yarn scaling by " + fixed(config.yarn_scaling->factor, 2);
   if (config.rope_scaling) rope += ", llama3 scaling by " + fixed(config.rope_scaling->factor, 2);

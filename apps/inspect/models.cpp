@@ -1,4 +1,4 @@
-// edgellm list, edgellm rm: the models in the model folders.
+// edgellm list, edgellm rm: the models in the model folders, and conversions in the cache.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -16,44 +16,83 @@
 namespace edgellm {
 namespace {
 
+struct Row {
+  std::string name;
+  uint64_t bytes;
+  std::string path;
+};
+
 // "NAME   SIZE  PATH", the columns as wide as their longest entry.
-std::string table_of(const std::vector<StoredModel>& models) {
-  size_t name_columns = std::string("NAME").size();
+std::string table_of(const std::string& title, const std::vector<Row>& rows) {
+  size_t name_columns = title.size();
   size_t size_columns = std::string("1000.0 MB").size();
-  for (const StoredModel& model : models) {
-    name_columns = std::max(name_columns, model.name.size());
-  }
+  for (const Row& row : rows) name_columns = std::max(name_columns, row.name.size());
   std::string text;
   const auto add = [&](std::string name, const std::string& size, const std::string& path) {
     name.resize(name_columns, ' ');
     text += name + "  " + std::string(size_columns - std::min(size_columns, size.size()), ' ') +
             size + "  " + path + "\n";
   };
-  add("NAME", "SIZE", "PATH");
-  for (const StoredModel& model : models) {
-    add(printable_path(model.name), human_bytes(model.bytes), printable_path(model.path));
+  add(title, "SIZE", "PATH");
+  for (const Row& row : rows) {
+    add(printable_path(row.name), human_bytes(row.bytes), printable_path(row.path));
   }
   return text;
 }
 
+// Where a conversion came from, for people.
+std::string source_text(const CachedConversion& conversion) {
+  if (conversion.source.empty()) return "(not known)";
+  std::error_code ignored;
+  return conversion.source +
+         (std::filesystem::exists(conversion.source, ignored) ? "" : " (no longer there)");
+}
+
+int list_as_json(const std::vector<StoredModel>& models,
+                 const std::vector<CachedConversion>& conversions) {
+  auto entries = nlohmann::ordered_json::array();
+  for (const StoredModel& model : models) {
+    entries.push_back({{"name", model.name},
+                       {"path", model.path},
+                       {"bytes", model.bytes},
+                       {"kind", to_string(model.kind)}});
+  }
+  auto cached = nlohmann::ordered_json::array();
+  for (const CachedConversion& conversion : conversions) {
+    cached.push_back(
+        {{"path", conversion.path},
+         {"bytes", conversion.bytes},
+         {"source", conversion.source.empty() ? nlohmann::ordered_json(nullptr)
+                                              : nlohmann::ordered_json(conversion.source)}});
+  }
+  print_json({{"schema", "edgellm.list/1"},
+              {"folders", model_folders()},
+              {"models", entries},
+              {"cached", cached}});
+  return 0;
+}
+
 int list(bool json) {
   const std::vector<StoredModel> models = stored_models();
-  if (json) {
-    auto entries = nlohmann::ordered_json::array();
-    for (const StoredModel& model : models) {
-      entries.push_back({{"name", model.name}, {"path", model.path}, {"bytes", model.bytes}});
-    }
-    print_json({{"schema", "edgellm.list/1"}, {"folders", model_folders()}, {"models", entries}});
-    return 0;
-  }
+  const std::vector<CachedConversion> conversions = cached_conversions();
+  if (json) return list_as_json(models, conversions);
   if (models.empty()) {
     const std::vector<std::string> folders = model_folders();
     print_note("no models in " + (folders.empty() ? "any model folder" : join(folders, ", ")) +
                "; edgellm pull hf:ORG/NAME downloads one, edgellm convert SRC "
                "-o FOLDER/NAME.tmac2 makes one");
-    return 0;
   }
-  write_stdout(table_of(models));
+  std::vector<Row> rows;
+  for (const StoredModel& model : models) rows.push_back({model.name, model.bytes, model.path});
+  std::string text = models.empty() ? "" : table_of("NAME", rows);
+  if (!conversions.empty()) {
+    std::vector<Row> cached;
+    for (const CachedConversion& conversion : conversions) {
+      cached.push_back({source_text(conversion), conversion.bytes, conversion.path});
+    }
+    text += (text.empty() ? "" : "\n") + table_of("CONVERTED FROM", cached);
+  }
+  write_stdout(text);
   return 0;
 }
 
@@ -79,6 +118,33 @@ void remove_empty_folders(const std::string& path) {
   }
 }
 
+void delete_file(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove(path, error);
+  if (error) throw Error(ExitCode::kRuntime, "cannot delete " + path + ": " + error.message());
+  print_note("deleted " + path);
+}
+
+// A folder may hold more than the model, so it is left to its owner.
+void refuse_folder(const StoredModel& model) {
+  if (model.kind != StoredKind::kHuggingFace) return;
+  throw Error(ExitCode::kUsage,
+              printable_path(model.path) +
+                  " is a Hugging Face folder, which edgellm rm does not delete; type: rm -r " +
+                  printable_path(model.path));
+}
+
+void remove_model(const StoredModel& model) {
+  if (model.kind == StoredKind::kModel) {
+    delete_file(model.path);
+  } else {
+    const uint64_t bytes = forget_conversion(model.path);
+    if (bytes > 0) print_note("deleted " + human_bytes(bytes) + " in the cache, made from it");
+    for (const std::string& part : conversion_inputs(model.path)) delete_file(part);
+  }
+  remove_empty_folders(model.path);
+}
+
 // All names are looked for before any file goes.
 int remove_models(const RemoveFlags& flags) {
   const std::vector<std::string>& names = flags.names;
@@ -86,17 +152,12 @@ int remove_models(const RemoveFlags& flags) {
     throw Error(ExitCode::kUsage,
                 "no model named; usage: edgellm rm NAME..., or edgellm rm --cache");
   }
-  std::vector<std::string> paths;
-  for (const std::string& name : names) paths.push_back(find_stored_model(name));
-  for (const std::string& path : paths) {
-    std::error_code error;
-    std::filesystem::remove(path, error);
-    if (error) {
-      throw Error(ExitCode::kRuntime, "cannot delete " + path + ": " + error.message());
-    }
-    remove_empty_folders(path);
-    print_note("deleted " + path);
+  std::vector<StoredModel> models;
+  for (const std::string& name : names) {
+    models.push_back(find_stored_model(name));
+    refuse_folder(models.back());
   }
+  for (const StoredModel& model : models) remove_model(model);
   if (flags.cache) {
     const uint64_t bytes = empty_cache();
     print_note("deleted " + human_bytes(bytes) + " in " + printable_path(cache_folder()));
@@ -107,10 +168,12 @@ int remove_models(const RemoveFlags& flags) {
 }  // namespace
 
 void add_list(Program& program) {
-  Command& command = program.add("list", "List the models in the model folders",
-                                 "  edgellm list\n"
-                                 "  edgellm list --json\n"
-                                 "  edgellm help environment says which folders these are.");
+  Command& command = program.add(
+      "list", "List the models in the model folders, and what is in the cache",
+      "  edgellm list\n"
+      "  edgellm list --json\n"
+      "  GGUF files and Hugging Face folders are shown as well; they are converted once.\n"
+      "  edgellm help environment says which folders these are.");
   auto json = std::make_shared<bool>(false);
   command.flag("--json", *json, "Print one JSON object");
   command.runs([json] { return list(*json); });
@@ -119,8 +182,10 @@ void add_list(Program& program) {
 void add_rm(Program& program) {
   Command& command = program.add("rm", "Delete models from the model folders",
                                  "  edgellm rm storyteller\n"
+                                 "  edgellm rm model.gguf   # with what was made from it\n"
                                  "  edgellm rm --cache\n"
-                                 "  Deletes only what edgellm list shows, and does not ask.");
+                                 "  Deletes only what edgellm list shows, and does not ask.\n"
+                                 "  Hugging Face folders stay.");
   auto flags = std::make_shared<RemoveFlags>();
   command.words("NAME", flags->names, "Names as edgellm list shows them").value("MODEL");
   command.flag("--cache", flags->cache,

@@ -6,10 +6,13 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <regex>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "apps/common/environment.h"
@@ -76,8 +79,7 @@ bool is_part_of(const std::string& name, const std::string& other) {
          a[2] == b[2];
 }
 
-// By name.
-std::vector<SourceFile> source_files(const fs::path& source) {
+std::vector<std::string> input_paths(const fs::path& source) {
   std::vector<std::string> paths;
   const bool is_folder = fs::is_directory(source);
   std::error_code error;
@@ -92,8 +94,13 @@ std::vector<SourceFile> source_files(const fs::path& source) {
   }
   if (error) fail_file(source.string(), "cannot be listed: " + error.message());
   std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// By name.
+std::vector<SourceFile> source_files(const fs::path& source) {
   std::vector<SourceFile> files;
-  for (const std::string& path : paths) files.push_back(examine(path));
+  for (const std::string& path : input_paths(source)) files.push_back(examine(path));
   return files;
 }
 
@@ -163,6 +170,33 @@ fs::path full_path(const std::string& source) {
          path.filename();
 }
 
+// A file in kStamps: the name of a conversion in kModels, and of what it was made.
+struct Stamp {
+  std::string model;
+  std::string source;
+};
+
+Stamp read_stamp(const std::string& path) {
+  constexpr uint64_t kMaxBytes = 16384;
+  const std::string text = read_text_file(path, kMaxBytes);
+  const size_t end = std::min(text.find('\n'), text.size());
+  return {text.substr(0, end), text.substr(std::min(end + 1, text.size()))};
+}
+
+// Calls use(path, stamp) for each stamp, the oldest first.
+template <typename Use>
+void for_each_stamp(const std::string& cache, const Use& use) {
+  std::vector<std::pair<fs::file_time_type, std::string>> paths;
+  std::error_code error;
+  for (fs::directory_iterator entry(fs::path(cache) / kStamps, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code ignored;
+    paths.emplace_back(entry->last_write_time(ignored), entry->path().string());
+  }
+  std::sort(paths.begin(), paths.end());
+  for (const auto& [time, path] : paths) use(path, read_stamp(path));
+}
+
 // A source and its conversion.
 class Conversion {
  public:
@@ -187,8 +221,7 @@ class Conversion {
 std::string Conversion::find_stamped(const std::string& stamp) const {
   const std::string path = stamps_ + "/" + stamp;
   if (!path_exists(path)) return "";
-  constexpr uint64_t kMaxBytes = 4096;
-  const std::string model = models_ + "/" + read_text_file(path, kMaxBytes);
+  const std::string model = models_ + "/" + read_stamp(path).model;
   return path_exists(model) ? model : "";
 }
 
@@ -208,7 +241,7 @@ std::string Conversion::path() {
   });
   std::string path = find_converted(contents);
   if (path.empty()) path = convert(contents, stamp);
-  write_file(stamps_ + "/" + stamp, fs::path(path).filename().string());
+  write_file(stamps_ + "/" + stamp, fs::path(path).filename().string() + "\n" + source_.string());
   return path;
 }
 
@@ -254,16 +287,22 @@ std::string Conversion::convert(const std::string& contents, const std::string& 
   return path;
 }
 
-}  // namespace
-
-std::string cache_folder() {
+// Empty where no variable names one.
+std::string named_cache_folder() {
   const std::string own = environment_variable("EDGELLM_CACHE");
   if (!own.empty()) return own;
   // The XDG specification has a relative path ignored.
   const std::string cache = environment_variable("XDG_CACHE_HOME");
   if (fs::path(cache).is_absolute()) return cache + "/edgellm";
   const std::string home = environment_variable("HOME");
-  if (!home.empty()) return home + "/.cache/edgellm";
+  return home.empty() ? "" : home + "/.cache/edgellm";
+}
+
+}  // namespace
+
+std::string cache_folder() {
+  std::string folder = named_cache_folder();
+  if (!folder.empty()) return folder;
   throw Error(ExitCode::kUsage,
               "there is no cache folder, as neither EDGELLM_CACHE, XDG_CACHE_HOME nor HOME names "
               "one; set EDGELLM_CACHE to a folder that can be written");
@@ -298,6 +337,52 @@ uint64_t empty_cache() {
     }
   }
   return bytes;
+}
+
+std::vector<CachedConversion> cached_conversions() {
+  const std::string cache = named_cache_folder();
+  std::vector<CachedConversion> conversions;
+  if (cache.empty()) return conversions;
+  std::map<std::string, std::string> sources;
+  for_each_stamp(
+      cache, [&](const std::string&, const Stamp& stamp) { sources[stamp.model] = stamp.source; });
+  std::error_code error;
+  for (fs::directory_iterator entry(fs::path(cache) / kModels, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code unreadable;
+    if (entry->path().extension() != ".tmac2" || !entry->is_regular_file(unreadable)) continue;
+    const uint64_t bytes = entry->file_size(unreadable);
+    conversions.push_back({entry->path().string(), unreadable ? 0 : bytes,
+                           sources[entry->path().filename().string()]});
+  }
+  std::sort(conversions.begin(), conversions.end(),
+            [](const auto& a, const auto& b) { return a.path < b.path; });
+  return conversions;
+}
+
+uint64_t forget_conversion(const std::string& source) {
+  const std::string cache = named_cache_folder();
+  if (cache.empty()) return 0;
+  const std::string full = full_path(source).string();
+  std::set<std::string> forgotten;
+  std::set<std::string> of_others;  // the same contents elsewhere
+  for_each_stamp(cache, [&](const std::string& path, const Stamp& stamp) {
+    (stamp.source == full ? forgotten : of_others).insert(stamp.model);
+    std::error_code ignored;
+    if (stamp.source == full) fs::remove(path, ignored);
+  });
+  uint64_t bytes = 0;
+  for (const CachedConversion& conversion : cached_conversions()) {
+    const std::string name = fs::path(conversion.path).filename().string();
+    if (!forgotten.contains(name) || of_others.contains(name)) continue;
+    std::error_code error;
+    if (fs::remove(conversion.path, error)) bytes += conversion.bytes;
+  }
+  return bytes;
+}
+
+std::vector<std::string> conversion_inputs(const std::string& source) {
+  return input_paths(full_path(source));
 }
 
 bool is_convertible(const std::string& path) {

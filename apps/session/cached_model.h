@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "apps/session/session.h"
 
@@ -25,9 +26,24 @@ std::string make_cache_folder(const std::string& name);
 // Deletes what edgellm has put into the cache folder, and nothing else there. Returns the bytes.
 uint64_t empty_cache();
 
+struct CachedConversion {
+  std::string path;
+  uint64_t bytes = 0;
+  std::string source;  // where it was found last; empty: no run of this build has left word
+};
+
+// The conversions in the cache folder, by path; none where no variable names a cache folder.
+std::vector<CachedConversion> cached_conversions();
+
+// Deletes the conversions of this source that are of no other one as well. Returns their bytes.
+uint64_t forget_conversion(const std::string& source);
+
 // What stands at the path is converted before it runs: a GGUF file, or a folder with config.json.
 // Decided by the contents.
 bool is_convertible(const std::string& path);
+
+// The files that a conversion of such a source may read, by name: all parts of a split GGUF file.
+std::vector<std::string> conversion_inputs(const std::string& source);
 
 // The `.tmac2` file made from such a source, converted now or in an earlier run. A source is known
 // again by its path and its files' sizes, times and inodes, else by the hashes of their contents.

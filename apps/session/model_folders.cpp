@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 
 #include "apps/common/environment.h"
 #include "apps/common/near_matches.h"
+#include "apps/session/cached_model.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/text.h"
@@ -73,7 +75,7 @@ std::vector<std::string> found_in(const std::vector<std::string>& folders,
                                   const std::string& name) {
   std::vector<std::string> found;
   for (const std::string& folder : folders) {
-    const std::string path = with_ending((fs::path(folder) / name).string());
+    const std::string path = at_path((fs::path(folder) / name).string());
     std::error_code ignored;
     const bool is_known = std::any_of(found.begin(), found.end(), [&](const std::string& other) {
       return fs::equivalent(path, other, ignored);
@@ -171,6 +173,43 @@ std::string folders_text() {
                                          : similar));
 }
 
+bool is_readable_model(const std::string& path) {
+  try {
+    return is_convertible(path);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// What an entry of a model folder is, if it is a model.
+std::optional<StoredModel> stored_model(const fs::directory_entry& entry,
+                                        const std::string& folder) {
+  StoredModel model;
+  model.path = entry.path().string();
+  fs::path name = entry.path().lexically_relative(folder);
+  std::error_code error;
+  if (entry.path().extension() == kEnding && entry.is_regular_file(error)) {
+    model.name = name.replace_extension().string();
+    const uint64_t bytes = entry.file_size(error);
+    model.bytes = error ? 0 : bytes;
+    return model;
+  }
+  const bool is_gguf = entry.path().extension() == ".gguf" && entry.is_regular_file(error) &&
+                       is_readable_model(model.path);
+  if (!is_gguf && !is_hugging_face_folder(model.path)) return std::nullopt;
+  const std::vector<std::string> files = conversion_inputs(model.path);
+  const bool is_later_part =
+      is_gguf && fs::path(files.front()).filename() != entry.path().filename();
+  if (is_later_part) return std::nullopt;
+  model.kind = is_gguf ? StoredKind::kGguf : StoredKind::kHuggingFace;
+  model.name = name.string() + (is_gguf ? "" : "/");
+  for (const std::string& file : files) {
+    const uint64_t bytes = fs::file_size(file, error);
+    if (!error) model.bytes += bytes;
+  }
+  return model;
+}
+
 }  // namespace
 
 bool is_hugging_face_folder(const std::string& path) {
@@ -201,6 +240,18 @@ std::string find_model(const std::string& name) {
   return only_one(name, found);
 }
 
+const char* to_string(StoredKind kind) {
+  switch (kind) {
+    case StoredKind::kModel:
+      return "tmac2";
+    case StoredKind::kGguf:
+      return "gguf";
+    case StoredKind::kHuggingFace:
+      return "hugging_face";
+  }
+  throw ContractViolation("unknown kind of model");
+}
+
 std::vector<StoredModel> stored_models() {
   std::vector<StoredModel> models;
   for (const std::string& folder : model_folders()) {
@@ -209,11 +260,10 @@ std::vector<StoredModel> stored_models() {
              entry(folder, fs::directory_options::skip_permission_denied, error),
          end;
          !error && entry != end; entry.increment(error)) {
-      std::error_code unreadable;
-      if (entry->path().extension() != kEnding || !entry->is_regular_file(unreadable)) continue;
-      const uint64_t bytes = entry->file_size(unreadable);
-      const fs::path name = entry->path().lexically_relative(folder).replace_extension();
-      models.push_back({name.string(), entry->path().string(), unreadable ? 0 : bytes});
+      const std::optional<StoredModel> model = stored_model(*entry, folder);
+      if (!model) continue;
+      models.push_back(*model);
+      if (model->kind == StoredKind::kHuggingFace) entry.disable_recursion_pending();
     }
   }
   std::stable_sort(models.begin(), models.end(),
@@ -246,7 +296,7 @@ std::string new_model_path(const std::string& name) {
   return path;
 }
 
-std::string find_stored_model(const std::string& name) {
+StoredModel find_stored_model(const std::string& name) {
   if (!is_name(name)) {
     throw Error(ExitCode::kUsage, printable_path(name) +
                                       " is a path, expected the name of a model in a model folder; "
@@ -257,7 +307,15 @@ std::string find_stored_model(const std::string& name) {
     throw Error(ExitCode::kModelFile, "no model " + name + " in " + folders_text() +
                                           "; edgellm list shows the models there are");
   }
-  return only_one(name, found);
+  const std::string path = only_one(name, found);
+  for (const StoredModel& model : stored_models()) {
+    std::error_code ignored;
+    if (fs::equivalent(model.path, path, ignored)) return model;
+  }
+  throw Error(ExitCode::kModelFile, printable_path(path) +
+                                        " is none of the models that edgellm list shows; if it is "
+                                        "to go, type: rm " +
+                                        printable_path(path));
 }
 
 }  // namespace edgellm

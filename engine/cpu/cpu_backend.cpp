@@ -86,6 +86,7 @@ class CpuBackend final : public Backend {
     v_.resize(rows * static_cast<size_t>(config_.kv_dim()));
     attention_.resize(rows * static_cast<size_t>(config_.q_dim()));
     u_.resize(rows * static_cast<size_t>(config_.ffn));
+    if (config_.input_norms) h_.resize(rows * static_cast<size_t>(config_.dim));
     log_backend(*this);
   }
 
@@ -102,7 +103,6 @@ class CpuBackend final : public Backend {
     rope_.grow(*std::max_element(batch.positions.begin(), batch.positions.end()) + 1);
     const RowPlaces places{batch.sequences.data(), batch.positions.data()};
     const GateActivation act = view(config_.act);
-    const float eps = config_.norm_eps;
     int32_t fault = 0;
 
     const Activations activations = view(config_.activation_quant);
@@ -114,9 +114,11 @@ class CpuBackend final : public Backend {
       const LayerWeights& w = weights.layers[static_cast<size_t>(l)];
       const KvCache kv =
           cache_.layer(l, kv_memory_.data(), table_.entries().data(), config_, options_.kv_type);
-      cpu::qkv({x_.data(),
-                w.attn_norm.data(),
-                eps,
+      const NormedInput attn_input =
+          normed_input(x_.data(), config_.dim, w.attn_norm, w.input_norms.q, h_.data(), rows);
+      cpu::qkv({attn_input.x,
+                attn_input.gain,
+                attn_input.eps,
                 view(w.q),
                 view(w.k),
                 view(w.v),
@@ -133,19 +135,28 @@ class CpuBackend final : public Backend {
                 &fault,
                 activations,
                 gain_or_null(w.q_norm),
-                gain_or_null(w.k_norm)},
+                gain_or_null(w.k_norm),
+                gain_or_null(w.input_norms.k),
+                gain_or_null(w.input_norms.v)},
                pool_);
       cpu::attention({q_.data(), k_.data(), v_.data(), kv, places, attention_.data(), rows,
                       config_.heads, l, &fault},
                      pool_);
-      cpu::attn_out({attention_.data(), gain_or_null(w.attn_sub_norm), eps, view(w.o), x_.data(),
-                     rows, l, &fault, activations},
-                    pool_);
-      cpu::ffn_up({x_.data(), w.ffn_norm.data(), eps, view(w.gate), view(w.up), act, u_.data(),
-                   rows, l, &fault, activations},
-                  pool_);
-      cpu::ffn_down({u_.data(), gain_or_null(w.ffn_sub_norm), eps, view(w.down), x_.data(), rows, l,
+      const NormedInput out_input =
+          normed_input(attention_.data(), config_.q_dim(), w.attn_sub_norm, w.input_norms.o,
+                       attention_.data(), rows);
+      cpu::attn_out({out_input.x, out_input.gain, out_input.eps, view(w.o), x_.data(), rows, l,
                      &fault, activations},
+                    pool_);
+      const NormedInput ffn_input =
+          normed_input(x_.data(), config_.dim, w.ffn_norm, w.input_norms.gate, h_.data(), rows);
+      cpu::ffn_up({ffn_input.x, ffn_input.gain, ffn_input.eps, view(w.gate), view(w.up), act,
+                   u_.data(), rows, l, &fault, activations, gain_or_null(w.input_norms.up)},
+                  pool_);
+      const NormedInput down_input =
+          normed_input(u_.data(), config_.ffn, w.ffn_sub_norm, w.input_norms.down, u_.data(), rows);
+      cpu::ffn_down({down_input.x, down_input.gain, down_input.eps, view(w.down), x_.data(), rows,
+                     l, &fault, activations},
                     pool_);
       if (l + 1 < config_.layers) keep_hidden(outputs, l + 1, rows);
       if (options_.low_memory) model().release_pages(w);
@@ -169,7 +180,7 @@ class CpuBackend final : public Backend {
     plan.workspace =
         pool_.scratch_bytes() + rope_.bytes() +
         (x_.capacity() + q_.capacity() + k_.capacity() + v_.capacity() + attention_.capacity() +
-         u_.capacity() + normed_.capacity() + logits_.capacity()) *
+         u_.capacity() + h_.capacity() + normed_.capacity() + logits_.capacity()) *
             sizeof(float) +
         marks_.capacity() * sizeof(uint16_t) + biases_.capacity() * sizeof(LogitBias);
     return plan;
@@ -180,6 +191,24 @@ class CpuBackend final : public Backend {
  private:
   static const float* gain_or_null(std::span<const float> gain) {
     return gain.empty() ? nullptr : gain.data();
+  }
+
+  // What an op reads, and the norm that it folds in.
+  struct NormedInput {
+    const float* x;
+    const float* gain;  // or null
+    float eps;
+  };
+
+  // `values` [rows, width] through a norm of the layer (or none: empty). With an input norm that is
+  // the one to fold in; the layer's then fills `out`, which may be `values`.
+  NormedInput normed_input(const float* values, int width, std::span<const float> gain,
+                           std::span<const float> input_gain, float* out, int rows) {
+    if (input_gain.empty()) return {values, gain_or_null(gain), config_.norm_eps};
+    const float eps = config_.input_norm_eps;
+    if (gain.empty()) return {values, input_gain.data(), eps};
+    cpu::norm({values, gain.data(), config_.norm_eps, out, rows, width}, pool_);
+    return {out, input_gain.data(), eps};
   }
 
   void keep_hidden(const Outputs& outputs, int index, int rows) const {
@@ -335,6 +364,7 @@ class CpuBackend final : public Backend {
   std::vector<float> v_;           // [max_rows, kv_dim]
   std::vector<float> attention_;   // [max_rows, q_dim]
   std::vector<float> u_;           // [max_rows, ffn]
+  std::vector<float> h_;           // [max_rows, dim] x through a norm, of a model with input norms
   std::vector<float> normed_;      // [output rows, dim]
   std::vector<float> logits_;      // [output rows, vocab], where the caller wants none
 };

@@ -454,6 +454,10 @@ inline void add_group_lanes(I a, I b, I c, I d, I4* sums) {
 
 #include "kernels/cpu/groups.inc"
 
+// ---- Several rows ---------------------------------------------------------------------------
+
+#include "kernels/cpu/wide_avx512.inc"
+
 }  // namespace
 
 const Primitives kAvx512 = {

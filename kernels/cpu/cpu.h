@@ -9,6 +9,7 @@
 namespace edgellm::cpu {
 
 void embed(const EmbedArgs& args, Pool& pool);
+void norm(const NormArgs& args, Pool& pool);
 void qkv(const QkvArgs& args, Pool& pool);
 void attention(const AttentionArgs& args, Pool& pool);
 void attn_out(const ProjectArgs& args, Pool& pool);

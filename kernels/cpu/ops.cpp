@@ -1,7 +1,10 @@
 // The ops but attention: how the work is shared out. The inner loops are in simd.inc and the files
 // that include it.
 #include <algorithm>
+#include <array>
+#include <initializer_list>
 
+#include "base/error.h"
 #include "kernels/canonical.h"
 #include "kernels/cpu/carver.h"
 #include "kernels/cpu/cpu.h"
@@ -12,66 +15,88 @@
 namespace edgellm::cpu {
 namespace {
 
-// The rows of an op with a ternary product, coded, in shared scratch.
+// The rows of an op with ternary products, coded, in shared scratch: once, or once for each product
+// where these have gains of their own.
 class CodedRows {
  public:
-  // y [rows, cols], through the folded norm where gain is given.
-  CodedRows(Pool& pool, Activations activations, const float* y, const float* gain, float eps,
-            int cols, int rows, int32_t* fault, int layer)
-      : isa_(pool.isa()), activations_(activations), cols_(cols) {
+  static constexpr size_t kMostGains = 3;  // q, k and v
+
+  // y [rows, cols], through the folded norm where a gain is not null.
+  CodedRows(Pool& pool, Activations activations, const float* y,
+            std::initializer_list<const float*> gains, float eps, int cols, int rows,
+            int32_t* fault, int layer)
+      : isa_(pool.isa()), activations_(activations), cols_(cols), codings_(gains.size()) {
+    require(codings_ >= 1 && codings_ <= kMostGains, "room for a coding with each gain");
+    std::copy(gains.begin(), gains.end(), gains_.begin());
     Carver counted;
     place(counted, rows);
     Carver carver(pool.shared_scratch(counted.used()));
     place(carver, rows);
     pool.for_each(rows, 1, [&](int begin, int end, int) {
       for (int row = begin; row < end; ++row) {
-        if (!code(y + at(row, cols), gain, eps, row)) set_fault(fault, layer + 1);
+        if (!code(y + at(row, cols), eps, row)) set_fault(fault, layer + 1);
       }
     });
   }
 
-  // Primitives::ternary_rows or group_rows.
-  void multiply(const TernaryMatrix& w, int i_begin, int i_end, int t_begin, int t_end, float* out,
-                size_t out_stride) const {
+  // Primitives::ternary_rows or group_rows, of the rows with gain number `which`; of the only one
+  // where there is one.
+  void multiply(int which, const TernaryMatrix& w, int i_begin, int i_end, int t_begin, int t_end,
+                float* out, size_t out_stride) const {
+    const size_t coding = codings_ == 1 ? 0 : static_cast<size_t>(which);
     if (activations_ == Activations::kInt8Row) {
-      isa_.ternary_rows(w, i_begin, i_end, int8_, t_begin, t_end, out, out_stride);
+      isa_.ternary_rows(w, i_begin, i_end, int8_[coding], t_begin, t_end, out, out_stride);
     } else {
-      isa_.group_rows(w, i_begin, i_end, int16_, t_begin, t_end, out, out_stride);
+      isa_.group_rows(w, i_begin, i_end, int16_[coding], t_begin, t_end, out, out_stride);
     }
   }
 
  private:
-  bool code(const float* y, const float* gain, float eps, int row) const {
-    return activations_ == Activations::kInt8Row
-               ? isa_.quantise(y, gain, eps, cols_, int8_, row)
-               : isa_.code_groups(y, gain, eps, cols_, int16_, row);
+  bool code(const float* y, float eps, int row) const {
+    bool finite = true;
+    for (size_t coding = 0; coding < codings_; ++coding) {
+      const float* gain = gains_[coding];
+      const bool is_finite = activations_ == Activations::kInt8Row
+                                 ? isa_.quantise(y, gain, eps, cols_, int8_[coding], row)
+                                 : isa_.code_groups(y, gain, eps, cols_, int16_[coding], row);
+      finite = finite && is_finite;
+    }
+    return finite;
   }
 
   void place(Carver& carver, int n) {
-    const size_t rows = static_cast<size_t>(n);
-    const size_t stride = quantised_stride(isa_, cols_);
-    if (activations_ == Activations::kInt8Row) {
-      int8_.stride = stride;
-      int8_.codes = carver.take<int8_t>(rows * stride);
-      int8_.sum = carver.take<int32_t>(rows);
-      int8_.s = carver.take<float>(rows);
-      int8_.r = carver.take<float>(rows);
-      return;
+    for (size_t coding = 0; coding < codings_; ++coding) {
+      if (activations_ == Activations::kInt8Row) {
+        place(carver, static_cast<size_t>(n), int8_[coding]);
+      } else {
+        place(carver, static_cast<size_t>(n), int16_[coding]);
+      }
     }
-    int16_.stride = stride;
-    int16_.groups = group_count(static_cast<int>(stride));
-    const size_t groups = rows * static_cast<size_t>(int16_.groups);
-    int16_.digits = carver.take<int8_t>(2 * rows * stride);
-    int16_.sum = carver.take<int32_t>(groups);
-    int16_.unit = carver.take<float>(groups);
-    int16_.r = carver.take<float>(rows);
+  }
+  void place(Carver& carver, size_t rows, QuantisedRows& coded) const {
+    coded.stride = quantised_stride(isa_, cols_);
+    coded.codes = carver.take<int8_t>(rows * coded.stride);
+    coded.sum = carver.take<int32_t>(rows);
+    coded.s = carver.take<float>(rows);
+    coded.r = carver.take<float>(rows);
+  }
+  void place(Carver& carver, size_t rows, GroupedRows& coded) const {
+    coded.stride = quantised_stride(isa_, cols_);
+    coded.groups = group_count(static_cast<int>(coded.stride));
+    const size_t groups = rows * static_cast<size_t>(coded.groups);
+    coded.digits = carver.take<int8_t>(2 * rows * coded.stride);
+    coded.sum = carver.take<int32_t>(groups);
+    coded.unit = carver.take<float>(groups);
+    coded.r = carver.take<float>(rows);
   }
 
   const Primitives& isa_;
   Activations activations_;
   int cols_;
-  QuantisedRows int8_;
-  GroupedRows int16_;
+  size_t codings_;
+  std::array<const float*, kMostGains> gains_{};
+  std::array<QuantisedRows, kMostGains> int8_;
+  std::array<GroupedRows, kMostGains> int16_;
 };
 
 // How a product of w_rows weight rows with `rows` activation rows is cut into items.
@@ -107,14 +132,14 @@ struct Tile {
 
 void project(const ProjectArgs& args, Pool& pool) {
   const int dim = args.w.rows;
-  const CodedRows coded(pool, args.activations, args.y, args.gain, args.eps, args.w.cols, args.rows,
-                        args.fault, args.layer);
+  const CodedRows coded(pool, args.activations, args.y, {args.gain}, args.eps, args.w.cols,
+                        args.rows, args.fault, args.layer);
   const Tiling tiling(dim, args.rows, pool.threads());
   pool.for_each(tiling.items(), 1, [&](int begin, int end, int) {
     for (int item = begin; item < end; ++item) {
       const Tile tile(tiling, item, dim, args.rows);
       float products[128 * kMaxTokenTile];
-      coded.multiply(args.w, tile.w_begin, tile.w_end, tile.t_begin, tile.t_end, products,
+      coded.multiply(0, args.w, tile.w_begin, tile.w_end, tile.t_begin, tile.t_end, products,
                      static_cast<size_t>(tile.width()));
       for (int t = tile.t_begin; t < tile.t_end; ++t) {
         if (!pool.isa().add(args.x + at(t, dim, tile.w_begin),
@@ -150,7 +175,7 @@ bool ternary_logits(const HeadArgs& args, const CodedRows& coded, int i_begin, i
   bool finite = true;
   for (int t = 0; t < args.rows; t += kMaxTokenTile) {
     const int t_end = std::min(t + kMaxTokenTile, args.rows);
-    coded.multiply(args.ternary, i_begin, i_end, t, t_end, args.logits + at(t, vocab, i_begin),
+    coded.multiply(0, args.ternary, i_begin, i_end, t, t_end, args.logits + at(t, vocab, i_begin),
                    static_cast<size_t>(vocab));
     for (int row = t; row < t_end; ++row) {
       for (int i = i_begin; i < i_end; ++i) {
@@ -184,11 +209,27 @@ void embed(const EmbedArgs& args, Pool& pool) {
   });
 }
 
+void norm(const NormArgs& args, Pool& pool) {
+  pool.for_each(args.rows, 4, [&](int begin, int end, int) {
+    for (int row = begin; row < end; ++row) {
+      pool.isa().rms_norm(args.x + at(row, args.dim), args.gain, args.eps, args.dim,
+                          args.normed + at(row, args.dim));
+    }
+  });
+}
+
 void qkv(const QkvArgs& args, Pool& pool) {
   const TernaryMatrix* matrices[3] = {&args.q, &args.k, &args.v};
   float* products[3] = {args.q_out, args.k_out, args.v_out};
-  const CodedRows coded(pool, args.activations, args.x, args.gain, args.eps, args.dim, args.rows,
-                        args.fault, args.layer);
+  const auto code = [&](std::initializer_list<const float*> gains) {
+    return CodedRows(pool, args.activations, args.x, gains, args.eps, args.dim, args.rows,
+                     args.fault, args.layer);
+  };
+  const auto gain_or = [&](const float* own) { return own != nullptr ? own : args.gain; };
+  const bool has_own = args.k_input_gain != nullptr || args.v_input_gain != nullptr;
+  const CodedRows coded =
+      has_own ? code({args.gain, gain_or(args.k_input_gain), gain_or(args.v_input_gain)})
+              : code({args.gain});
 
   // One loop over the items of all three products.
   const Tiling tilings[3] = {Tiling(args.q.rows, args.rows, pool.threads()),
@@ -202,7 +243,7 @@ void qkv(const QkvArgs& args, Pool& pool) {
       while (index >= tilings[which].items()) index -= tilings[which++].items();
       const int width = matrices[which]->rows;
       const Tile tile(tilings[which], index, width, args.rows);
-      coded.multiply(*matrices[which], tile.w_begin, tile.w_end, tile.t_begin, tile.t_end,
+      coded.multiply(which, *matrices[which], tile.w_begin, tile.w_end, tile.t_begin, tile.t_end,
                      products[which] + at(tile.t_begin, width, tile.w_begin),
                      static_cast<size_t>(width));
     }
@@ -232,8 +273,12 @@ void attn_out(const ProjectArgs& args, Pool& pool) { project(args, pool); }
 void ffn_up(const FfnUpArgs& args, Pool& pool) {
   const int dim = args.gate.cols;
   const int ffn = args.gate.rows;
-  const CodedRows coded(pool, args.activations, args.x, args.gain, args.eps, dim, args.rows,
-                        args.fault, args.layer);
+  const auto code = [&](std::initializer_list<const float*> gains) {
+    return CodedRows(pool, args.activations, args.x, gains, args.eps, dim, args.rows, args.fault,
+                     args.layer);
+  };
+  const CodedRows coded =
+      args.up_gain != nullptr ? code({args.gain, args.up_gain}) : code({args.gain});
   const Tiling tiling(ffn, args.rows, pool.threads());
   pool.for_each(tiling.items(), 1, [&](int begin, int end, int) {
     for (int item = begin; item < end; ++item) {
@@ -241,8 +286,9 @@ void ffn_up(const FfnUpArgs& args, Pool& pool) {
       const size_t stride = static_cast<size_t>(tile.width());
       float gate[128 * kMaxTokenTile];
       float up[128 * kMaxTokenTile];
-      coded.multiply(args.gate, tile.w_begin, tile.w_end, tile.t_begin, tile.t_end, gate, stride);
-      coded.multiply(args.up, tile.w_begin, tile.w_end, tile.t_begin, tile.t_end, up, stride);
+      coded.multiply(0, args.gate, tile.w_begin, tile.w_end, tile.t_begin, tile.t_end, gate,
+                     stride);
+      coded.multiply(1, args.up, tile.w_begin, tile.w_end, tile.t_begin, tile.t_end, up, stride);
       for (int t = tile.t_begin; t < tile.t_end; ++t) {
         const size_t from = at(t - tile.t_begin, tile.width());
         pool.isa().gate(args.act, gate + from, up + from, tile.width(),
@@ -278,7 +324,7 @@ void head(const HeadArgs& args, Pool& pool) {
                                    args.logits + i_begin, static_cast<size_t>(vocab));
     });
   } else {
-    const CodedRows coded(pool, Activations::kInt16Group, args.normed, nullptr, 0.0f, dim,
+    const CodedRows coded(pool, Activations::kInt16Group, args.normed, {nullptr}, 0.0f, dim,
                           args.rows, args.fault, args.layers);
     for_each_item(
         [&](int i_begin, int i_end) { return ternary_logits(args, coded, i_begin, i_end); });

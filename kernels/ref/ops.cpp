@@ -228,15 +228,28 @@ void embed(const EmbedArgs& args) {
   }
 }
 
+void norm(const NormArgs& args) {
+  for (int row = 0; row < args.rows; ++row) {
+    const float* x = args.x + at(row, args.dim);
+    const float r = rms_factor(x, args.dim, args.eps);
+    for (int i = 0; i < args.dim; ++i) {
+      args.normed[at(row, args.dim, i)] = args.gain[i] * (x[i] * r);
+    }
+  }
+}
+
 void qkv(const QkvArgs& args) {
   const int head_dim = args.head_dim;
   for (int row = 0; row < args.rows; ++row) {
-    const CodedRow coded(args.activations, args.x + at(row, args.dim), args.gain, args.eps,
-                         args.dim);
-    if (!coded.finite()) set_fault(args.fault, args.layer + 1);
-    std::vector<float> q = coded.times(args.q);
-    std::vector<float> k = coded.times(args.k);
-    const std::vector<float> v = coded.times(args.v);
+    const auto product = [&](const TernaryMatrix& w, const float* own_gain) {
+      const CodedRow coded(args.activations, args.x + at(row, args.dim),
+                           own_gain != nullptr ? own_gain : args.gain, args.eps, args.dim);
+      if (!coded.finite()) set_fault(args.fault, args.layer + 1);
+      return coded.times(w);
+    };
+    std::vector<float> q = product(args.q, nullptr);
+    std::vector<float> k = product(args.k, args.k_input_gain);
+    const std::vector<float> v = product(args.v, args.v_input_gain);
     if (args.q_gain != nullptr) norm_heads(q, args.q_gain, args.eps, head_dim);
     if (args.k_gain != nullptr) norm_heads(k, args.k_gain, args.eps, head_dim);
 
@@ -321,10 +334,14 @@ void ffn_up(const FfnUpArgs& args) {
   const int dim = args.gate.cols;
   const int ffn = args.gate.rows;
   for (int row = 0; row < args.rows; ++row) {
-    const CodedRow coded(args.activations, args.x + at(row, dim), args.gain, args.eps, dim);
-    if (!coded.finite()) set_fault(args.fault, args.layer + 1);
-    const std::vector<float> gate = coded.times(args.gate);
-    const std::vector<float> up = coded.times(args.up);
+    const auto product = [&](const TernaryMatrix& w, const float* own_gain) {
+      const CodedRow coded(args.activations, args.x + at(row, dim),
+                           own_gain != nullptr ? own_gain : args.gain, args.eps, dim);
+      if (!coded.finite()) set_fault(args.fault, args.layer + 1);
+      return coded.times(w);
+    };
+    const std::vector<float> gate = product(args.gate, nullptr);
+    const std::vector<float> up = product(args.up, args.up_gain);
     for (int i = 0; i < ffn; ++i) {
       const float g = gate[static_cast<size_t>(i)];
       const float u = up[static_cast<size_t>(i)];

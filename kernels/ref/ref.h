@@ -8,6 +8,7 @@
 namespace edgellm::ref {
 
 void embed(const EmbedArgs& args);
+void norm(const NormArgs& args);
 void qkv(const QkvArgs& args);
 void attention(const AttentionArgs& args);
 void attn_out(const ProjectArgs& args);

@@ -215,6 +215,11 @@ void Importer::for_each_block(const CheckpointTensor& tensor, const Use& use) {
 }
 
 void Importer::write_norm(const MappedNorm& norm) {
+  if (norm.tensor == nullptr) {
+    const std::vector<float> ones(static_cast<size_t>(norm.size), 1.0f);
+    writer_->append(norm.section, ones.data(), ones.size() * sizeof(float));
+    return;
+  }
   if (norm.tensor->coding == RowCoding::kGguf) {
     const std::vector<float> values = gguf::read_numbers(checkpoint_, *norm.tensor, 0, 1);
     writer_->append(norm.section, values.data(), values.size() * sizeof(float));

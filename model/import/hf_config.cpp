@@ -15,6 +15,7 @@ namespace {
 
 constexpr uint64_t kMaxConfigBytes = uint64_t{16} << 20;
 constexpr int64_t kMaxCount = INT32_MAX;
+constexpr float kDefaultInputNormEps = 1e-6f;  // transformers' BitNetQuantConfig
 
 // Keys that say nothing about what a forward pass computes: training, bookkeeping, generation
 // defaults (those come from generation_config.json), and how Python code is to be loaded.
@@ -342,11 +343,12 @@ void ConfigReader::read_quantization(const ArchitectureDefaults& defaults) {
              "; supported is lm_head only");
     }
   }
-  // BitLinear with a norm of its own before the quantiser (rms_norm_eps is that norm's).
-  if (flag(quant, "use_rms_norm")) {
-    refuse("quantization_config.use_rms_norm is true; edgellm knows no norm inside a BitLinear");
+  config_.model.input_norms = flag(quant, "use_rms_norm");
+  const bool has_eps = look(quant, "rms_norm_eps") != nullptr;
+  if (config_.model.input_norms) {
+    config_.model.input_norm_eps =
+        has_eps ? static_cast<float>(quant.number("rms_norm_eps")) : kDefaultInputNormEps;
   }
-  look(quant, "rms_norm_eps");
   refuse_unread(quant);
 }
 

@@ -35,6 +35,8 @@ constexpr PartName kMatrixNames[] = {{"q", "self_attn.q_proj"}, {"k", "self_attn
                                      {"gate", "mlp.gate_proj"}, {"up", "mlp.up_proj"},
                                      {"down", "mlp.down_proj"}};
 
+constexpr const char* kInputGain = ".rms_norm.weight";  // behind a matrix's name
+
 // Folds scales into one while they are equal. Blocks of zeros in a GGUF file have the scale 0 here,
 // which is that of any other.
 class CommonScale {
@@ -103,6 +105,7 @@ class Mapper {
   void map_layer(int layer);
   void map_norm(int layer, const PartName& part, int64_t size);
   void map_sub_norm(int layer, const PartName& part, int64_t size);
+  void map_input_norm(int layer, const PartName& part, int64_t size);
   void map_matrix(const std::string& name, const std::string& section, const Shape& shape);
   void refuse_block_scales(const MappedMatrix& matrix) const;
   void multiply_scales(MappedMatrix& matrix) const;
@@ -116,6 +119,7 @@ class Mapper {
   HfConfig& hf_;
   const Checkpoint& checkpoint_;
   std::set<std::string> understood_;
+  bool has_input_gains_ = false;
   NameMap map_;
 };
 
@@ -156,7 +160,7 @@ void Mapper::map_norm(int layer, const PartName& part, int64_t size) {
   const CheckpointTensor& norm =
       take_needed(layer_prefix(layer) + std::string(part.name) + ".weight");
   check_float(norm, {size});
-  map_.norms.push_back({layer_section(layer, part.part), &norm});
+  map_.norms.push_back({layer_section(layer, part.part), &norm, size});
 }
 
 void Mapper::map_sub_norm(int layer, const PartName& part, int64_t size) {
@@ -173,7 +177,19 @@ void Mapper::map_sub_norm(int layer, const PartName& part, int64_t size) {
                                    hf_.model.architecture + " has one)");
   }
   check_float(*norm, {size});
-  map_.norms.push_back({layer_section(layer, part.part), norm});
+  map_.norms.push_back({layer_section(layer, part.part), norm, size});
+}
+
+// Where a checkpoint holds no gain of any input norm, transformers computes with gains of 1.
+void Mapper::map_input_norm(int layer, const PartName& part, int64_t size) {
+  MappedNorm norm;
+  norm.section = input_norm_section(layer, part.part);
+  norm.size = size;
+  if (has_input_gains_) {
+    norm.tensor = &take_needed(layer_prefix(layer) + std::string(part.name) + kInputGain);
+    check_float(*norm.tensor, {size});
+  }
+  map_.norms.push_back(std::move(norm));
 }
 
 void Mapper::map_matrix(const std::string& name, const std::string& section, const Shape& shape) {
@@ -298,6 +314,7 @@ void Mapper::map_layer(int layer) {
   for (const PartName& part : kMatrixNames) {
     map_matrix(layer_prefix(layer) + std::string(part.name), layer_section(layer, part.part),
                matrix_shape(config, part.part));
+    if (config.input_norms) map_input_norm(layer, part, matrix_shape(config, part.part)[1]);
   }
 }
 
@@ -334,12 +351,21 @@ void Mapper::check_all_understood() const {
 }
 
 NameMap Mapper::run() {
+  if (hf_.model.input_norms) {
+    has_input_gains_ = std::ranges::any_of(
+        checkpoint_.tensors(), [](const auto& entry) { return entry.first.ends_with(kInputGain); });
+    if (!has_input_gains_) {
+      source_.notes.emplace_back(
+          "use_rms_norm is true and no rms_norm has a weight; each is taken as 1, as in "
+          "transformers");
+    }
+  }
   map_.embedding = &take_needed("model.embed_tokens.weight");
   check_table(*map_.embedding, {hf_.model.vocab, hf_.model.dim});
   for (int layer = 0; layer < hf_.model.layers; ++layer) map_layer(layer);
   const CheckpointTensor& final_norm = take_needed("model.norm.weight");
   check_float(final_norm, {hf_.model.dim});
-  map_.norms.push_back({std::string(kFinalNorm), &final_norm});
+  map_.norms.push_back({std::string(kFinalNorm), &final_norm, hf_.model.dim});
   map_head();
   check_all_understood();
   return std::move(map_);

@@ -12,7 +12,8 @@ namespace edgellm::model_io {
 
 struct MappedNorm {
   std::string section;
-  const CheckpointTensor* tensor = nullptr;
+  const CheckpointTensor* tensor = nullptr;  // null: gains of 1
+  int64_t size = 0;
 };
 
 struct MappedMatrix {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/program.h"
+#include "tests/support/environment.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/gguf_writer.h"
 
@@ -87,6 +88,41 @@ TEST_CASE("a GGUF file brings its tokenizer, or takes another") {
   run_well({"convert", with, "-o", out});
   CHECK(ModelFile::open(out).tokenizer().stop_ids == demo.tokenizer().stop_ids);
   CHECK(ModelFile::open(out).tokenizer().chat_template == demo.tokenizer().chat_template);
+}
+
+TEST_CASE("a GGUF file in a model folder runs by its name, and rm deletes what was made from it") {
+  const TempDir folder;
+  const WithVariable models("EDGELLM_MODELS", folder / "models");
+  const WithVariable data("XDG_DATA_HOME", folder / "data");
+  const WithVariable cache("EDGELLM_CACHE", folder / "cache");
+  fs::create_directories(folder.path() / "models");
+  const ModelFile demo = ModelFile::open(demo_model());
+  const GgufWriter gguf = gguf_model(older_model(demo), demo.config(), {"bitnet", "F16", "F32"});
+  write_file(folder, "models/story.gguf", gguf.bytes());
+  const auto list = [] { return json_of(run_well({"list", "--json"})); };
+  CHECK(logits_hash(folder, "story.gguf") == logits_hash(folder, demo_model()));
+  CHECK(list()["models"][0]["name"] == "story.gguf");
+  CHECK(list()["cached"].size() == 1);
+  // Of the same contents under another name there is one conversion.
+  const std::string twin = write_file(folder, "twin.gguf", gguf.bytes());
+  logits_hash(folder, twin);
+  REQUIRE(list()["cached"].size() == 1);
+  CHECK(list()["cached"][0]["source"] == fs::canonical(twin).string());
+  logits_hash(folder, "story.gguf");
+  const Result removed = run_well({"rm", "story.gguf"});
+  CHECK_THAT(removed.err,
+             Catch::Contains("edgellm: deleted " + fs::canonical(folder / "models").string() +
+                             "/story.gguf\n"));
+  CHECK(list()["models"].empty());
+  // Another source has it still.
+  CHECK(list()["cached"].size() == 1);
+  write_file(folder, "models/story.gguf", gguf.bytes());
+  fs::remove_all(folder / "cache");
+  logits_hash(folder, "story.gguf");
+  CHECK_THAT(run_well({"rm", "story.gguf"}).err, Catch::Contains("in the cache, made from it"));
+  CHECK(list()["cached"].empty());
+  CHECK(fs::is_empty(folder / "cache/models"));
+  CHECK(fs::is_empty(folder / "cache/stamps"));
 }
 
 TEST_CASE("options that a GGUF file does not take, and those of others") {

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <map>
 
 #include "base/error.h"
 #include "tests/apps/program.h"
@@ -21,6 +22,7 @@ struct Folders {
   std::string user = make("data/edgellm/models");
   WithVariable models{"EDGELLM_MODELS", ":" + a + ":/nowhere/models::" + b};
   WithVariable data{"XDG_DATA_HOME", temp / "data"};
+  WithVariable cache{"EDGELLM_CACHE", temp / "cache"};
 
   std::string make(const std::string& name) const {
     fs::create_directories(temp.path() / name);
@@ -141,12 +143,15 @@ TEST_CASE("list shows the models of the folders, rm deletes them by name and not
   CHECK(json["schema"] == "edgellm.list/1");
   CHECK(json["folders"].size() == 4);
   REQUIRE(json["models"].size() == 2);
-  CHECK(json["models"][1] == nlohmann::json({{"name", "story"}, {"path", story}, {"bytes", 1}}));
+  CHECK(json["models"][1] ==
+        nlohmann::json({{"name", "story"}, {"path", story}, {"bytes", 1}, {"kind", "tmac2"}}));
+  CHECK(json["cached"] == nlohmann::json::array());
 
   check_refused(run({"rm", outside}), 2, "is a path, expected the name of a model");
   check_refused(run({"rm", "../outside"}), 2, "is a path");
   check_refused(run({"rm", "story", "nope"}), 3, "no model nope in " + folders.a);
   check_refused(run({"rm"}), 2, "no model named; usage: edgellm rm NAME");
+  check_refused(run({"rm", "story", "notes.txt"}), 3, "is none of the models that edgellm list");
   CHECK(fs::exists(story));
   const std::string twin = folders.add("a/story.tmac2");
   check_refused(run({"rm", "story"}), 3, "ambiguous");
@@ -158,6 +163,62 @@ TEST_CASE("list shows the models of the folders, rm deletes them by name and not
   CHECK(!fs::exists(big));
   CHECK(fs::exists(notes));
   CHECK(fs::exists(outside));
+}
+
+// The name of each model that list shows, with its kind.
+std::map<std::string, std::string> listed() {
+  std::map<std::string, std::string> kinds;
+  const auto list = json_of(run({"list", "--json"}));
+  for (const auto& model : list["models"]) {
+    kinds[model["name"]] = model["kind"];
+  }
+  return kinds;
+}
+
+TEST_CASE("GGUF files and Hugging Face folders in a model folder have names as well") {
+  const Folders folders;
+  for (const auto& entry : fs::directory_iterator(copy_model(folders.temp))) {
+    fs::create_directories(folders.b + "/org/hf");
+    fs::copy_file(fs::canonical(entry.path()),
+                  folders.b + "/org/hf/" + entry.path().filename().string());
+  }
+  write_file(folders.temp, "b/one.gguf", "GGUF" + std::string(60, '\0'));
+  write_file(folders.temp, "b/two-00001-of-00002.gguf", "GGUF" + std::string(10, '\0'));
+  write_file(folders.temp, "b/two-00002-of-00002.gguf", "GGUF" + std::string(20, '\0'));
+  write_file(folders.temp, "b/not.gguf", "text");
+  write_file(folders.temp, "b/org/hf/inner.gguf", "GGUF" + std::string(60, '\0'));
+  CHECK(listed() == std::map<std::string, std::string>{{"one.gguf", "gguf"},
+                                                       {"org/hf/", "hugging_face"},
+                                                       {"two-00001-of-00002.gguf", "gguf"}});
+  const auto models = json_of(run({"list", "--json"}))["models"];
+  CHECK(models[0]["bytes"] == 64);
+  CHECK(models[2]["bytes"] == 14 + 24);
+
+  // The folder runs by its name, with a slash or without; a file of that name comes first.
+  for (const char* name : {"org/hf", "org/hf/"}) {
+    const Result info = run({"info", name, "--json"});
+    INFO(info.err);
+    CHECK(info.exit_code == 0);
+  }
+  const auto cached = json_of(run({"list", "--json"}))["cached"];
+  REQUIRE(cached.size() == 1);
+  CHECK(cached[0]["source"] == fs::canonical(folders.b + "/org/hf").string());
+  CHECK(cached[0]["bytes"] == fs::file_size(cached[0]["path"].get<std::string>()));
+  const std::string table = run({"list"}).out;
+  CHECK_THAT(table, Catch::Contains("\n\nCONVERTED FROM ") && Catch::Contains("/b/org/hf  ") &&
+                        !Catch::Contains("no longer there"));
+  folders.add("b/org/hf.tmac2");
+  CHECK(find_model("org/hf") == folders.b + "/org/hf.tmac2");
+
+  // rm deletes all parts, and no folder.
+  check_refused(run({"rm", "one.gguf", "org/hf/"}), 2, "type: rm -r " + folders.b + "/org/hf");
+  CHECK(fs::exists(folders.b + "/one.gguf"));
+  CHECK(run({"rm", "one.gguf", "two-00001-of-00002.gguf"}).exit_code == 0);
+  CHECK(listed() ==
+        std::map<std::string, std::string>{{"org/hf", "tmac2"}, {"org/hf/", "hugging_face"}});
+  CHECK_FALSE(fs::exists(folders.b + "/two-00002-of-00002.gguf"));
+  fs::remove_all(folders.b + "/org/hf");
+  CHECK_THAT(run({"list"}).out, Catch::Contains("/b/org/hf (no longer there)  "));
 }
 
 TEST_CASE("commands take names of models") {

@@ -4,6 +4,8 @@ Two servers in one: the Hub, which lists the files of a model and redirects to l
 CDN that it redirects to, which listens on another port under another host name. Both show one
 certificate that is made anew each time; SSL_CERT_FILE of a client has to name `certificate`.
 
+A Proxy stands between a client and the two.
+
 Repositories are folders: FOLDER/ORG/NAME. Files of `lfs_bytes` and more are LFS objects. Faults are
 set through `Hub.faults`, requests can be read from `Hub.requests`.
 """
@@ -14,12 +16,14 @@ import http.server
 import json
 import pathlib
 import re
+import socket
 import ssl
 import subprocess
 import tempfile
 import threading
 import time
 import urllib.parse
+import urllib.request
 
 
 def git_blob(data: bytes) -> str:
@@ -56,7 +60,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.hub.requests.append({
                 "server": self.server_name, "method": self.command, "path": self.path,
                 "authorization": self.headers.get("Authorization"),
-                "range": self.headers.get("Range"), "if_range": self.headers.get("If-Range"),
+                "headers": list(self.headers.keys()), "range": self.headers.get("Range"), "if_range": self.headers.get("If-Range"),
                 "at": time.monotonic()})
         if self.fail():
             return
@@ -163,6 +167,101 @@ class Handler(http.server.BaseHTTPRequestHandler):
                     time.sleep(0.05)
 
 
+class ProxyHandler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    proxy: "Proxy"
+
+    def log_message(self, *args):
+        pass
+
+    def refuses(self) -> bool:
+        with self.proxy.lock:
+            self.proxy.requests.append({"method": self.command, "path": self.path,
+                                        "authorization": self.headers.get("Proxy-Authorization")})
+        status = self.proxy.status
+        if self.proxy.authorization and self.headers.get("Proxy-Authorization") != self.proxy.authorization:
+            status = 407
+        if self.proxy.garbage:
+            self.wfile.write(self.proxy.garbage)
+        elif status:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        self.close_connection = True
+        return bool(status or self.proxy.garbage)
+
+    def do_CONNECT(self):
+        if self.refuses():
+            return
+        host, port = self.path.rsplit(":", 1)
+        with socket.create_connection((self.proxy.hosts.get(host, host), int(port))) as server:
+            self.wfile.write(b"HTTP/1.1 200 Connection established\r\nX-Proxy: yes\r\n\r\n")
+            back = threading.Thread(target=self.copy, args=(server, self.connection), daemon=True)
+            back.start()
+            self.copy(self.connection, server)
+            back.join()
+
+    @staticmethod
+    def copy(source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def do_GET(self):
+        """Of a server of http: the Hub behind it speaks TLS alone."""
+        if self.refuses():
+            return
+        path = self.path.split("/", 3)[3]
+        request = urllib.request.Request(f"{self.proxy.http_server}/{path}")
+        for name in ("Range", "If-Range"):
+            if name in self.headers:
+                request.add_header(name, self.headers[name])
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), PassRedirects,
+            urllib.request.HTTPSHandler(context=ssl._create_unverified_context()))
+        with contextlib.closing(opener.open(request)) as answer:
+            body = answer.read()
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                if name not in ("Server", "Date"):
+                    self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+
+class PassRedirects(urllib.request.HTTPErrorProcessor):
+    def http_response(self, request, response):
+        return response
+
+    https_response = http_response
+
+
+class Proxy:
+    """An HTTP proxy. Runs while it is a context."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.requests = []
+        self.hosts = {}          # name: address, of servers that it alone can find
+        self.authorization = ""  # what Proxy-Authorization has to be
+        self.status = 0          # answers with it, and nothing else
+        self.garbage = b""       # likewise
+        self.http_server = ""    # where pages of http come from
+
+    def __enter__(self):
+        self._server = Server(("127.0.0.1", 0), type("proxy", (ProxyHandler,), {"proxy": self}))
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self.host_and_port = f"127.0.0.1:{self._server.server_address[1]}"
+        return self
+
+    def __exit__(self, *exception):
+        self._server.shutdown()
+        self._server.server_close()
+
+
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
@@ -195,7 +294,7 @@ class Hub:
         key = self.certificate.with_name("key.pem")
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
                         "-nodes", "-days", "2", "-subj", "/CN=a test's own authority",
-                        "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+                        "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1,DNS:hub.invalid",
                         "-keyout", key, "-out", self.certificate],
                        check=True, capture_output=True)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

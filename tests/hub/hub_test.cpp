@@ -1,11 +1,17 @@
 // The parts of the Hub's client that need no server; pull_test.py has the rest.
 #include <catch2/catch.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "apps/hub/digest.h"
 #include "apps/hub/http.h"
+#include "apps/hub/proxy.h"
 #include "apps/hub/reference.h"
 #include "apps/pull/transfer_progress.h"
 #include "base/error.h"
+#include "tests/support/environment.h"
 
 namespace edgellm::hub {
 namespace {
@@ -52,6 +58,99 @@ TEST_CASE("names of models on the Hub") {
     CHECK_THROWS_AS(parse_reference(bad), Error);
   }
   CHECK_THROWS_AS(parse_reference("hf:a/" + std::string(97, 'a')), Error);
+}
+
+// All variables of proxies, as of this list; others are empty.
+class ProxyVariables {
+ public:
+  explicit ProxyVariables(const std::map<std::string, std::string>& values) {
+    for (const char* name : {"https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy",
+                             "ALL_PROXY", "no_proxy", "NO_PROXY"}) {
+      const auto found = values.find(name);
+      variables_.push_back(
+          std::make_unique<test::WithVariable>(name, found != values.end() ? found->second : ""));
+    }
+  }
+
+ private:
+  std::vector<std::unique_ptr<test::WithVariable>> variables_;
+};
+
+// The proxy's address for a server, "" for none.
+std::string proxy_for(const std::map<std::string, std::string>& variables,
+                      const std::string& server) {
+  const ProxyVariables set(variables);
+  const Proxies proxies = Proxies::of_environment();
+  const Proxy* proxy =
+      proxies.find(parse_address(server, {.what = "test", .expected = "an address"}));
+  return proxy == nullptr ? "" : proxy->text();
+}
+
+TEST_CASE("which proxy the environment names for a server") {
+  const std::string hub = "https://huggingface.co";
+  CHECK(proxy_for({}, hub).empty());
+  CHECK(proxy_for({{"HTTPS_PROXY", "http://p:3128"}}, hub) == "http://p:3128 of HTTPS_PROXY");
+  CHECK(proxy_for({{"HTTPS_PROXY", "http://p:3128"}}, "http://mirror").empty());
+  CHECK(proxy_for({{"HTTP_PROXY", "HTTP://p/"}}, "http://mirror") == "http://p of HTTP_PROXY");
+  CHECK(proxy_for({{"HTTP_PROXY", "http://p"}}, hub).empty());
+  CHECK(proxy_for({{"https_proxy", "a:1"}, {"HTTPS_PROXY", "b:2"}}, hub) ==
+        "http://a:1 of https_proxy");
+  CHECK(proxy_for({{"ALL_PROXY", "[::1]:8080"}}, hub) == "http://[::1]:8080 of ALL_PROXY");
+  CHECK(proxy_for({{"all_proxy", "a"}, {"HTTPS_PROXY", "b"}}, hub) == "http://b of HTTPS_PROXY");
+  CHECK(proxy_for({{"all_proxy", "a"}, {"HTTPS_PROXY", "b"}}, "http://mirror") ==
+        "http://a of all_proxy");
+}
+
+TEST_CASE("which servers NO_PROXY exempts") {
+  const auto is_exempt = [](const std::string& entries, const std::string& server) {
+    return proxy_for({{"ALL_PROXY", "p"}, {"NO_PROXY", entries}}, server).empty();
+  };
+  for (const char* entries :
+       {"huggingface.co", ".huggingface.co", "*.huggingface.co", "HuggingFace.co:443", "*",
+        "other, huggingface.co", "other\thuggingface.co"}) {
+    INFO(entries);
+    CHECK(is_exempt(entries, "https://huggingface.co"));
+  }
+  CHECK(is_exempt("hf.co", "https://cdn-lfs.hf.co"));
+  for (const char* entries : {"", ",", ".", "face.co", "huggingface.co:80", "huggingface", "co.*",
+                              "cdn.huggingface.co", "10.0.0.0/0"}) {
+    INFO(entries);
+    CHECK_FALSE(is_exempt(entries, "https://huggingface.co"));
+  }
+  CHECK(is_exempt("10.1.2.3", "https://10.1.2.3"));
+  CHECK(is_exempt("10.0.0.0/8", "https://10.1.2.3:8443"));
+  CHECK(is_exempt("10.1.2.0/23", "https://10.1.3.3"));
+  CHECK_FALSE(is_exempt("10.1.2.0/24", "https://10.1.3.3"));
+  CHECK_FALSE(is_exempt("10.0.0.0/33", "https://10.1.2.3"));
+  CHECK_FALSE(is_exempt("10.0.0.0/", "https://10.1.2.3"));
+  CHECK(is_exempt("fd00::/8", "https://[fd12::1]"));
+  CHECK_FALSE(is_exempt("fd00::/8", "https://10.1.2.3"));
+  CHECK(is_exempt("::1", "https://[::1]:8443"));
+  CHECK(is_exempt("[::1]:8443", "https://[::1]:8443"));
+  CHECK_FALSE(is_exempt("[::1]:8444", "https://[::1]:8443"));
+}
+
+TEST_CASE("users and passwords of proxies are kept, and in no message") {
+  const auto authorization_of = [](const std::string& value) {
+    const ProxyVariables set({{"HTTPS_PROXY", value}});
+    return Proxies::of_environment()
+        .find({.tls = true, .host = "x", .port = 443, .path = ""})
+        ->authorization;
+  };
+  CHECK(authorization_of("http://p:1").empty());
+  // base64 of Aladdin:open sesame, from RFC 7617.
+  CHECK(authorization_of("http://Aladdin:open%20sesame@p:1") ==
+        "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
+  CHECK(authorization_of("Aladdin:open sesame@p") == "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
+  for (const std::string value :
+       {"socks5://u:secret@p:1", "https://u:secret@p", "http://u:secret@p:port",
+        "http://u:sec/secret@p:0", "http://u:secret@", "u:secret@:x"}) {
+    INFO(value);
+    const ProxyVariables set({{"HTTPS_PROXY", value}});
+    CHECK_THROWS_WITH(Proxies::of_environment(), Catch::StartsWith("HTTPS_PROXY") &&
+                                                     Catch::Contains("http://[USER") &&
+                                                     !Catch::Contains("secret"));
+  }
 }
 
 TEST_CASE("names of files that may stand in a folder") {

@@ -64,7 +64,8 @@ class PullTest(unittest.TestCase):
         self.models = self.place / "data/edgellm/models"
         self.target = self.models / "org/tiny.tmac2"
         self.environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "EDGELLM_"))},
+            **{k: v for k, v in os.environ.items()
+               if not k.startswith(("HF_", "EDGELLM_")) and not k.lower().endswith("_proxy")},
             "HF_ENDPOINT": self.hub.url, "SSL_CERT_FILE": str(self.hub.certificate),
             "XDG_DATA_HOME": str(self.place / "data"), "EDGELLM_CACHE": str(self.place / "cache")}
 
@@ -248,6 +249,82 @@ class PullTest(unittest.TestCase):
                     self.hub.faults = [{"path": "circle", "times": 99, "status": 302,
                                         "headers": {"Location": location}}]
                 self.check_refused(self.pull(), 9, "redirects")
+
+    # Proxies.
+
+    def proxy(self):
+        proxy = hub_server.Proxy()
+        self._enter(proxy)
+        return proxy
+
+    def test_a_proxy_leads_to_servers_that_only_it_can_find(self):
+        proxy = self.proxy()
+        proxy.hosts["hub.invalid"] = "127.0.0.1"
+        port = self.hub.url.rsplit(":", 1)[1]
+        self.check_pulled(self.pull(HF_ENDPOINT=f"https://hub.invalid:{port}",
+                                    HTTPS_PROXY="http://" + proxy.host_and_port, HF_TOKEN=TOKEN))
+        self.assertEqual({r["method"] for r in proxy.requests}, {"CONNECT"})
+        self.assertEqual(len(proxy.requests), len(self.hub.requests))
+        self.assertEqual({r["path"] for r in proxy.requests},
+                         {f"hub.invalid:{port}", self.hub.cdn_url.removeprefix("https://")})
+        self.assertEqual({r["authorization"] for r in self.requests("cdn")}, {None})
+
+    def test_the_password_goes_to_the_proxy_only(self):
+        proxy = self.proxy()
+        proxy.authorization = "Basic bWU6czNjcmV0IQ=="  # me:s3cret!
+        url = f"http://me:s3cret%21@{proxy.host_and_port}"
+        result = self.pull(https_proxy=url, EDGELLM_LOG="trace")
+        self.check_pulled(result)
+        self.assertIn(proxy.host_and_port, result.stderr)
+        for secret in ("s3cret", "bWU6"):
+            self.assertNotIn(secret, result.stderr)
+        for request in self.hub.requests:
+            self.assertNotIn("Proxy-Authorization", request["headers"])
+        help_text = self.run_program("help", "environment", HTTPS_PROXY=url).stdout
+        self.assertNotIn("s3cret", help_text)
+
+    def test_no_proxy(self):
+        self.check_pulled(self.pull(ALL_PROXY="http://127.0.0.1:9", NO_PROXY="localhost,127.0.0.0/8"))
+
+    def test_a_proxy_for_http(self):
+        proxy = self.proxy()
+        proxy.authorization = "Basic dTpw"
+        proxy.http_server = self.hub.url
+        self.check_pulled(self.pull(HF_ENDPOINT="http://hub.invalid", no_proxy="127.0.0.1",
+                                    HTTP_PROXY=f"u:p@{proxy.host_and_port}"))
+        self.assertEqual({r["method"] for r in proxy.requests}, {"GET"})
+        self.assertTrue(all(r["path"].startswith("http://hub.invalid/") for r in proxy.requests))
+        self.check_refused_by(proxy, "HTTP_PROXY", "http://hub.invalid", "other:one@", 0, "407",
+                              "does not accept the user name")
+
+    def check_refused_by(self, proxy, variable, endpoint, credentials, status, *parts):
+        self.run_program("rm", "org/tiny")
+        proxy.status = status
+        result = self.pull(HF_ENDPOINT=endpoint, **{variable: f"http://{credentials}{proxy.host_and_port}"})
+        self.check_refused(result, 9, proxy.host_and_port, variable, *parts)
+        self.assertNotIn("other", result.stderr)
+
+    def test_proxies_that_lead_nowhere(self):
+        self.check_refused(self.pull(HTTPS_PROXY="http://127.0.0.1:9"), 9, "nobody answers at the proxy", "NO_PROXY")
+        self.check_refused(self.pull(HTTPS_PROXY="http://proxy.invalid:80"), 9, "nobody answers at the proxy")
+        self.check_refused(self.pull(HTTPS_PROXY="socks5://me:s3cret@127.0.0.1:9"), 2, "HTTPS_PROXY", "http://")
+        proxy = self.proxy()
+        self.check_refused_by(proxy, "HTTPS_PROXY", self.hub.url, "", 403, "says 403 to a connection to https://localhost")
+        self.assertEqual(len(proxy.requests), 1)
+        self.check_refused_by(proxy, "HTTPS_PROXY", self.hub.url, "", 407, "USER:PASSWORD")
+        self.check_refused_by(proxy, "HTTPS_PROXY", self.hub.url, "other:one@", 407, "does not accept")
+        for garbage in (b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 2"):
+            proxy.garbage = garbage
+            result = self.pull("hf:org/tiny", "--retries", "0", HTTPS_PROXY="http://" + proxy.host_and_port)
+            self.check_refused(result, 9, "is no HTTP proxy")
+        self.assertEqual(self.hub.requests, [])
+
+    def test_a_proxy_that_cannot_reach_the_server_for_now(self):
+        proxy = self.proxy()
+        proxy.status = 503
+        url = "http://" + proxy.host_and_port
+        self.check_refused(self.pull("hf:org/tiny", "--retries", "1", HTTPS_PROXY=url), 9, "says 503")
+        self.assertEqual(len(proxy.requests), 2)
 
     # Resuming.
 

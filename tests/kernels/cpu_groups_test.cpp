@@ -1,9 +1,7 @@
 // Activations::kInt16Group: ref against double precision, cpu against ref, bit for bit.
 #include <catch2/catch.hpp>
-#include <memory>
 
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/isa.h"
+#include "tests/kernels/cpu_pools.h"
 #include "tests/kernels/op_data.h"
 
 namespace edgellm {
@@ -12,14 +10,6 @@ namespace {
 using namespace edgellm::test;
 
 constexpr Activations kInt16 = Activations::kInt16Group;
-
-std::vector<std::unique_ptr<cpu::Pool>> all_pools() {
-  std::vector<std::unique_ptr<cpu::Pool>> pools;
-  for (const cpu::Primitives* isa : cpu::usable_isas()) {
-    for (int threads : {1, 3}) pools.push_back(std::make_unique<cpu::Pool>(threads, *isa));
-  }
-  return pools;
-}
 
 struct Shape {
   int cols, rows;

@@ -1,26 +1,14 @@
 // The CPU backend against ref, bit for bit: every op, every instruction set of this machine, one to
 // three threads, odd sizes.
 #include <catch2/catch.hpp>
-#include <memory>
 
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/isa.h"
+#include "tests/kernels/cpu_pools.h"
 #include "tests/kernels/op_data.h"
 
 namespace edgellm {
 namespace {
 
 using namespace edgellm::test;
-
-std::vector<std::unique_ptr<cpu::Pool>> all_pools() {
-  std::vector<std::unique_ptr<cpu::Pool>> pools;
-  for (const cpu::Primitives* isa : cpu::usable_isas()) {
-    for (int threads = 1; threads <= 3; ++threads) {
-      pools.push_back(std::make_unique<cpu::Pool>(threads, *isa));
-    }
-  }
-  return pools;
-}
 
 std::string name(const cpu::Pool& pool) {
   return std::string(pool.isa().name) + ", " + std::to_string(pool.threads()) + " threads";
@@ -31,7 +19,7 @@ constexpr int kBatches[] = {1, 2, 3, 5, 8, 65, 130};
 
 TEST_CASE("attn_out and ffn_down give the bits of ref") {
   Random random(1);
-  const auto pools = all_pools();
+  const auto pools = all_pools({1, 2, 3});
   struct Shape {
     int cols, dim;
   };
@@ -68,7 +56,7 @@ TEST_CASE("attn_out and ffn_down give the bits of ref") {
 }
 
 TEST_CASE("the largest products of codes and weights do not overflow an inner sum") {
-  const auto pools = all_pools();
+  const auto pools = all_pools({1, 2, 3});
   for (int cols : {128 * 16, 6912, 23040}) {
     for (uint8_t code : {uint8_t{0x55}, uint8_t{0xff}}) {  // all +1, all -1
       for (float value : {2.5f, -2.5f}) {                  // codes all 127, all -127
@@ -92,7 +80,7 @@ TEST_CASE("the largest products of codes and weights do not overflow an inner su
 
 TEST_CASE("ffn_up gives the bits of ref") {
   Random random(2);
-  const auto pools = all_pools();
+  const auto pools = all_pools({1, 2, 3});
   for (const auto& [dim, ffn] : {std::pair{36, 31}, {320, 864}, {124, 65}, {576, 33}, {2560, 20}}) {
     for (int rows : kBatches) {
       for (GateActivation act : {GateActivation::kRelu2, GateActivation::kSilu}) {
@@ -121,7 +109,7 @@ TEST_CASE("ffn_up gives the bits of ref") {
 
 TEST_CASE("qkv and attention give the bits of ref") {
   Random random(3);
-  const auto pools = all_pools();
+  const auto pools = all_pools({1, 2, 3});
   const HeadShape shapes[] = {{6, 2, 64},  {5, 1, 80}, {4, 4, 96},  {2, 1, 100}, {7, 1, 64},
                               {4, 1, 128}, {3, 3, 20}, {2, 2, 256}, {2, 1, 6},   {1, 1, 328}};
   for (const HeadShape& shape : shapes) {
@@ -189,7 +177,7 @@ TEST_CASE("qkv and attention give the bits of ref") {
 
 TEST_CASE("embed and head give the bits of ref") {
   Random random(4);
-  const auto pools = all_pools();
+  const auto pools = all_pools({1, 2, 3});
   for (DenseType type : {DenseType::kF32, DenseType::kF16, DenseType::kBF16}) {
     for (const auto& [dim, vocab] :
          {std::pair{4, 1}, {36, 131}, {124, 64}, {320, 65}, {628, 1000}, {2564, 33}, {256, 127}}) {

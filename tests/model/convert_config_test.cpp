@@ -125,15 +125,31 @@ TEST_CASE("config: architectures") {
   refused(kUnsupported, {"modules_to_not_convert", "o_proj"}, [](Json& c) {
     c["quantization_config"]["modules_to_not_convert"] = {"lm_head", "o_proj"};
   });
-  refused(kUnsupported, {"use_rms_norm"},
-          [](Json& c) { c["quantization_config"]["use_rms_norm"] = true; });
   refused(kUnsupported, {"quantization_config.surprise"},
           [](Json& c) { c["quantization_config"]["surprise"] = 1; });
-  accepted([](Json& c) {
+  const ModelConfig config = accepted([](Json& c) {
     c["quantization_config"]["modules_to_not_convert"] = {"lm_head"};
     c["quantization_config"]["use_rms_norm"] = false;
     c["quantization_config"]["rms_norm_eps"] = 1e-6;
   });
+  CHECK_FALSE(config.input_norms);
+}
+
+TEST_CASE("config: input norms") {
+  const auto with_norms = [](const Json& eps) {
+    return [eps](Json& c) {
+      c["rms_norm_eps"] = 1e-5;
+      c["quantization_config"]["use_rms_norm"] = true;
+      c["quantization_config"]["rms_norm_eps"] = eps;
+    };
+  };
+  const ModelConfig config = accepted(with_norms(0.25));
+  CHECK(config.input_norms);
+  CHECK(config.input_norm_eps == 0.25f);
+  CHECK(config.norm_eps == 1e-5f);
+  CHECK(accepted(with_norms(nullptr)).input_norm_eps == 1e-6f);
+  refused(kUnsupported, {"input_norm_eps"}, with_norms(0));
+  refused(kModelFile, {"rms_norm_eps"}, with_norms("small"));
 }
 
 TEST_CASE("config: yarn") {

@@ -229,6 +229,60 @@ TEST_CASE("convert: tensors nobody asked for are refused") {
   expect_refused(both, kModelFile, {"inner_attn_ln", "second name"});
 }
 
+TEST_CASE("convert: the gains of input norms, which are 1 where a checkpoint has none") {
+  HfFolder hf = tiny_llama();
+  hf.config["quantization_config"]["use_rms_norm"] = true;
+  {
+    const TempDir temp;
+    hf.write(temp / "hf");
+    const ConvertedModel converted = convert_hf(temp / "hf", temp / "model.tmac2", {});
+    REQUIRE(converted.notes.size() == 1);
+    CHECK_THAT(converted.notes[0], Catch::Contains("no rms_norm has a weight"));
+    const ModelFile file = ModelFile::open(temp / "model.tmac2");
+    file.verify_contents();
+    const LayerWeights& layer = file.weights().layers[1];
+    CHECK(to_vector(layer.input_norms.q) == std::vector<float>(12, 1.0f));
+    CHECK(layer.input_norms.down.size() == static_cast<size_t>(file.config().ffn));
+  }
+  uint32_t seed = 0;
+  for (int layer = 0; layer < 2; ++layer) {
+    for (const auto& [name, size] :
+         std::map<std::string, int64_t>{{"self_attn.q_proj", 12},
+                                        {"self_attn.k_proj", 12},
+                                        {"self_attn.v_proj", 12},
+                                        {"self_attn.o_proj", 16},
+                                        {"mlp.gate_proj", 12},
+                                        {"mlp.up_proj", 12},
+                                        {"mlp.down_proj", hf.config["intermediate_size"]}}) {
+      hf.tensors["model.layers." + std::to_string(layer) + "." + name + ".rms_norm.weight"] =
+          f32_tensor({size}, random_floats(static_cast<size_t>(size), ++seed));
+    }
+  }
+  const TempDir temp;
+  const ModelFile file = convert(hf, temp);
+  const auto gain_of = [&](const std::string& name) {
+    return values_of(hf.tensors.at("model.layers.1." + name + ".rms_norm.weight"));
+  };
+  const InputNorms& norms = file.weights().layers[1].input_norms;
+  CHECK(to_vector(norms.q) == gain_of("self_attn.q_proj"));
+  CHECK(to_vector(norms.k) == gain_of("self_attn.k_proj"));
+  CHECK(to_vector(norms.v) == gain_of("self_attn.v_proj"));
+  CHECK(to_vector(norms.o) == gain_of("self_attn.o_proj"));
+  CHECK(to_vector(norms.gate) == gain_of("mlp.gate_proj"));
+  CHECK(to_vector(norms.up) == gain_of("mlp.up_proj"));
+  CHECK(to_vector(norms.down) == gain_of("mlp.down_proj"));
+
+  // Some but not all, another size, and a config.json that does not ask for them.
+  const std::string name = "model.layers.1.mlp.up_proj.rms_norm.weight";
+  HfFolder bad = hf;
+  bad.tensors.erase(name);
+  expect_refused(bad, kModelFile, {name, "missing"});
+  bad.tensors[name] = f32_tensor({13}, random_floats(13, 1));
+  expect_refused(bad, kModelFile, {name, "[13]", "[12]"});
+  hf.config["quantization_config"]["use_rms_norm"] = false;
+  expect_refused(hf, kUnsupported, {"rms_norm.weight", "not part of"});
+}
+
 TEST_CASE("convert: a packed matrix must be whole") {
   HfFolder hf = tiny_bitnet();
   // Row 2 + 1 * 4 of 16, column 5: the second pair of bits of byte [2, 5].

@@ -296,6 +296,7 @@ TEST_CASE("open: the architecture is checked before anything is believed") {
   unsupported("rope_theta", -1, "rope_theta");
   unsupported("rope_scaling", {{"type", "longrope"}}, "'longrope'");
   expect_bad(with("qk_norm", true), "layers.0.q_norm' is missing");
+  expect_bad(with("input_norms", true), "input_norm_eps is missing");
   expect_bad(with("rope_scaling", {{"type", "yarn"}}), "factor is missing");
   expect_bad(with("rope_scaling", {{"type", "llama3"}}), "factor is missing");
 }
@@ -304,6 +305,13 @@ TEST_CASE("open: what this version does not know") {
   const std::string good = tiny_model_bytes();
   expect_bad(with_metadata(good, [](Json& metadata) { metadata["requires"] = {"moe"}; }),
              ExitCode::kUnsupported, {"'moe'", "newer edgellm"});
+  expect_bad(with_metadata(good,
+                           [](Json& metadata) {
+                             metadata["requires"] = {"input_norms"};
+                             metadata["architecture"]["input_norms"] = true;
+                             metadata["architecture"]["input_norm_eps"] = 1e-6;
+                           }),
+             "layers.0.q.input_norm' is missing");
   expect_bad(with_metadata(good, [](Json& metadata) { metadata["requires"] = {1}; }), "requires");
   expect_bad(with_metadata(good, [](Json& metadata) { metadata.erase("requires"); }), "requires");
   expect_bad(with_metadata(good, [](Json& m) { section_of(m, "layers.0.q")["dtype"] = "t3"; }),

@@ -65,9 +65,10 @@ class RefModel {
       const KvCache kv{k_[layer].data(),    v_[layer].data(), &kBlock,          1,
                        block_size_,         config_.kv_heads, config_.head_dim, type_,
                        units_[layer].data()};
-      ref::qkv({x.data(),
-                w.attn_norm.data(),
-                eps,
+      const NormedInput attn = normed_input(x, config_.dim, w.attn_norm, w.input_norms.q);
+      ref::qkv({attn.rows.data(),
+                attn.gain,
+                attn.eps,
                 view(w.q),
                 view(w.k),
                 view(w.v),
@@ -84,14 +85,19 @@ class RefModel {
                 &fault,
                 activations,
                 gain(w.q_norm),
-                gain(w.k_norm)});
+                gain(w.k_norm),
+                gain(w.input_norms.k),
+                gain(w.input_norms.v)});
       ref::attention(
           {q.data(), k.data(), v.data(), kv, places, a.data(), rows, config_.heads, l, &fault});
-      ref::attn_out({a.data(), gain(w.attn_sub_norm), eps, view(w.o), x.data(), rows, l, &fault,
-                     activations});
-      ref::ffn_up({x.data(), w.ffn_norm.data(), eps, view(w.gate), view(w.up), view(config_.act),
-                   u.data(), rows, l, &fault, activations});
-      ref::ffn_down({u.data(), gain(w.ffn_sub_norm), eps, view(w.down), x.data(), rows, l, &fault,
+      const NormedInput out = normed_input(a, config_.q_dim(), w.attn_sub_norm, w.input_norms.o);
+      ref::attn_out(
+          {out.rows.data(), out.gain, out.eps, view(w.o), x.data(), rows, l, &fault, activations});
+      const NormedInput ffn = normed_input(x, config_.dim, w.ffn_norm, w.input_norms.gate);
+      ref::ffn_up({ffn.rows.data(), ffn.gain, ffn.eps, view(w.gate), view(w.up), view(config_.act),
+                   u.data(), rows, l, &fault, activations, gain(w.input_norms.up)});
+      const NormedInput down = normed_input(u, config_.ffn, w.ffn_sub_norm, w.input_norms.down);
+      ref::ffn_down({down.rows.data(), down.gain, down.eps, view(w.down), x.data(), rows, l, &fault,
                      activations});
     }
     ref::head({x.data(), row_list.data(), weights.final_norm.data(), eps, view(weights.head),
@@ -104,6 +110,22 @@ class RefModel {
  private:
   static constexpr int32_t kBlock = 0;
   static const float* gain(std::span<const float> g) { return g.empty() ? nullptr : g.data(); }
+
+  // What a matrix reads: rows, and the norm to fold in.
+  struct NormedInput {
+    std::vector<float> rows;
+    const float* gain;
+    float eps;
+  };
+  NormedInput normed_input(const std::vector<float>& rows, int width, std::span<const float> norm,
+                           std::span<const float> input_norm) const {
+    if (input_norm.empty()) return {rows, gain(norm), config_.norm_eps};
+    NormedInput result{rows, input_norm.data(), config_.input_norm_eps};
+    if (norm.empty()) return result;
+    ref::norm({rows.data(), norm.data(), config_.norm_eps, result.rows.data(),
+               static_cast<int>(rows.size()) / width, width});
+    return result;
+  }
 
   const ModelFile& model_;
   const ModelConfig& config_;
