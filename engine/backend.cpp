@@ -46,13 +46,6 @@ uint64_t kv_block_bytes(const ModelConfig& config, KvType type) {
   return kv_cache_bytes(config, kKvBlockPositions, type);
 }
 
-std::string cuda_model_problem(const ModelConfig& config) {
-  if (config.input_norms) {
-    return "models with a norm inside each ternary layer (use_rms_norm) run on the CPU only so far";
-  }
-  return "";
-}
-
 int cuda_kv_blocks(const ModelFile& model, const EngineOptions& options, uint64_t free_bytes) {
   EngineOptions one_block = options;
   one_block.kv_blocks = 1;

@@ -201,9 +201,6 @@ uint64_t kv_block_bytes(const ModelConfig& config, KvType type);
 // CUDA.
 MemoryPlan plan_cuda_memory(const ModelFile& model, const EngineOptions& options);
 
-// Why no GPU runs the model; empty where one that is large enough does.
-std::string cuda_model_problem(const ModelConfig& config);
-
 // The largest pool, in blocks, that fits into `free_bytes` of a GPU beside weights and workspace; 0
 // where not even one block fits. `options.kv_blocks` plays no part.
 int cuda_kv_blocks(const ModelFile& model, const EngineOptions& options, uint64_t free_bytes);

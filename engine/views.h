@@ -35,6 +35,25 @@ inline DenseMatrix view(const DenseTensor& tensor) {
   return {tensor.data, type, tensor.rows, tensor.cols};
 }
 
+// What an op reads, and the norm that it folds in.
+struct NormedInput {
+  const float* x;
+  const float* gain;  // or null
+  float eps;
+};
+
+// `values` [rows, width] through a norm of the layer (null: none). Where there is an input norm as
+// well, that is the one to fold in, and norm(NormArgs) makes the layer's: into `out`, which may be
+// `values`.
+template <typename Norm>
+NormedInput normed_input(const ModelConfig& config, float* values, int width, const float* gain,
+                         const float* input_gain, float* out, int rows, const Norm& norm) {
+  if (input_gain == nullptr) return {values, gain, config.norm_eps};
+  if (gain == nullptr) return {values, input_gain, config.input_norm_eps};
+  norm(NormArgs{values, gain, config.norm_eps, out, rows, width});
+  return {out, input_gain, config.input_norm_eps};
+}
+
 inline Activations view(ActivationQuant quant) {
   return quant == ActivationQuant::kInt8Row ? Activations::kInt8Row : Activations::kInt16Group;
 }

@@ -197,7 +197,6 @@ struct EmbedArgs {
 // RMSNorm, where a norm cannot be folded into what follows: a model with input norms has one right
 // behind it (docs/numerics.md, "Input norms").
 //   r = 1.0f / sqrt(canonical_sum(x * x) / float(dim) + eps); normed = gain * (x * r)
-// `cuda` has none: such models run on the CPU.
 struct NormArgs {
   const float* x = nullptr;     // [rows, dim]
   const float* gain = nullptr;  // [dim]

@@ -108,10 +108,8 @@ Json golden_json(const ModelFile& model) {
   return {{"prompt_ids", model.golden()->prompt_ids}, {"greedy_ids", model.golden()->greedy_ids}};
 }
 
-// What a run with the full context takes on a GPU; needs none. Empty in a build without CUDA, and
-// for a model that no GPU runs.
+// What a run with the full context takes on a GPU; needs none. Empty in a build without CUDA.
 std::optional<MemoryPlan> gpu_memory(const ModelFile& model) {
-  if (!cuda_model_problem(model.config()).empty()) return std::nullopt;
   const MemoryPlan plan =
       plan_cuda_memory(model, engine_options({}, model.config(), /*on_gpu=*/true));
   return plan.total() == 0 ? std::nullopt : std::optional(plan);

@@ -175,11 +175,7 @@ int verify(const VerifyFlags& flags) {
   report(contents_check(model));
   report(tokenizer_check(model));
   report(golden_check(file, flags, /*device=*/{}));
-  if (device.gpu) {
-    const std::string problem = cuda_model_problem(model.config());
-    report(problem.empty() ? gpu_golden_check(file, flags, device)
-                           : Check{"golden on GPU", Status::kSkipped, problem});
-  }
+  if (device.gpu) report(gpu_golden_check(file, flags, device));
   if (flags.json) {
     print_json({{"schema", "edgellm.verify/1"},
                 {"model", {{"path", model.path()}, {"id", hex64(model.id())}}},

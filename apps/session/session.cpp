@@ -98,14 +98,6 @@ EngineOptions Session::engine_options(int context) const {
 }
 
 EngineOptions Session::fit_device(const std::function<EngineOptions(const Device&)>& options_for) {
-  const auto use_cpu = [&](const std::string& problem) {
-    messages_.note("running on the CPU: " + problem);
-    device_ = {};
-  };
-  if (device_.gpu && options_.device == "auto") {
-    const std::string problem = cuda_model_problem(config());
-    if (!problem.empty()) use_cpu(problem);
-  }
   EngineOptions engine = options_for(device_);
   if (!device_.gpu) return engine;
   const uint64_t free_bytes = gpu_free_bytes(*device_.gpu);
@@ -115,7 +107,8 @@ EngineOptions Session::fit_device(const std::function<EngineOptions(const Device
   if (options_.device == "auto") {
     const std::string problem = cuda_memory_problem(*model_, engine, free_bytes);
     if (!problem.empty()) {
-      use_cpu(problem);
+      messages_.note("running on the CPU: " + problem);
+      device_ = {};
       engine = options_for(device_);
     }
   }

@@ -106,6 +106,7 @@ class CpuBackend final : public Backend {
     int32_t fault = 0;
 
     const Activations activations = view(config_.activation_quant);
+    const auto norm = [this](const NormArgs& args) { cpu::norm(args, pool_); };
     cpu::embed({view(weights.embedding), batch.ids.data(), x_.data(), rows,
                 view(weights.ternary_embedding)},
                pool_);
@@ -115,7 +116,8 @@ class CpuBackend final : public Backend {
       const KvCache kv =
           cache_.layer(l, kv_memory_.data(), table_.entries().data(), config_, options_.kv_type);
       const NormedInput attn_input =
-          normed_input(x_.data(), config_.dim, w.attn_norm, w.input_norms.q, h_.data(), rows);
+          normed_input(config_, x_.data(), config_.dim, gain_or_null(w.attn_norm),
+                       gain_or_null(w.input_norms.q), h_.data(), rows, norm);
       cpu::qkv({attn_input.x,
                 attn_input.gain,
                 attn_input.eps,
@@ -143,18 +145,20 @@ class CpuBackend final : public Backend {
                       config_.heads, l, &fault},
                      pool_);
       const NormedInput out_input =
-          normed_input(attention_.data(), config_.q_dim(), w.attn_sub_norm, w.input_norms.o,
-                       attention_.data(), rows);
+          normed_input(config_, attention_.data(), config_.q_dim(), gain_or_null(w.attn_sub_norm),
+                       gain_or_null(w.input_norms.o), attention_.data(), rows, norm);
       cpu::attn_out({out_input.x, out_input.gain, out_input.eps, view(w.o), x_.data(), rows, l,
                      &fault, activations},
                     pool_);
       const NormedInput ffn_input =
-          normed_input(x_.data(), config_.dim, w.ffn_norm, w.input_norms.gate, h_.data(), rows);
+          normed_input(config_, x_.data(), config_.dim, gain_or_null(w.ffn_norm),
+                       gain_or_null(w.input_norms.gate), h_.data(), rows, norm);
       cpu::ffn_up({ffn_input.x, ffn_input.gain, ffn_input.eps, view(w.gate), view(w.up), act,
                    u_.data(), rows, l, &fault, activations, gain_or_null(w.input_norms.up)},
                   pool_);
       const NormedInput down_input =
-          normed_input(u_.data(), config_.ffn, w.ffn_sub_norm, w.input_norms.down, u_.data(), rows);
+          normed_input(config_, u_.data(), config_.ffn, gain_or_null(w.ffn_sub_norm),
+                       gain_or_null(w.input_norms.down), u_.data(), rows, norm);
       cpu::ffn_down({down_input.x, down_input.gain, down_input.eps, view(w.down), x_.data(), rows,
                      l, &fault, activations},
                     pool_);
@@ -191,24 +195,6 @@ class CpuBackend final : public Backend {
  private:
   static const float* gain_or_null(std::span<const float> gain) {
     return gain.empty() ? nullptr : gain.data();
-  }
-
-  // What an op reads, and the norm that it folds in.
-  struct NormedInput {
-    const float* x;
-    const float* gain;  // or null
-    float eps;
-  };
-
-  // `values` [rows, width] through a norm of the layer (or none: empty). With an input norm that is
-  // the one to fold in; the layer's then fills `out`, which may be `values`.
-  NormedInput normed_input(const float* values, int width, std::span<const float> gain,
-                           std::span<const float> input_gain, float* out, int rows) {
-    if (input_gain.empty()) return {values, gain_or_null(gain), config_.norm_eps};
-    const float eps = config_.input_norm_eps;
-    if (gain.empty()) return {values, input_gain.data(), eps};
-    cpu::norm({values, gain.data(), config_.norm_eps, out, rows, width}, pool_);
-    return {out, input_gain.data(), eps};
   }
 
   void keep_hidden(const Outputs& outputs, int index, int rows) const {

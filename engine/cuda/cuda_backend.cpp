@@ -63,8 +63,12 @@ std::string claim_gpu(const ModelFile& model, const EngineOptions& options) {
                                        std::to_string(cuda::kMaxColumns) +
                                        " are supported; use --device cpu");
   }
-  const std::string unknown = cuda_model_problem(model.config());
-  if (!unknown.empty()) throw Error(ExitCode::kDevice, unknown + "; use --device cpu");
+  if (config.input_norms && config.ffn % 2 != 0) {
+    throw Error(ExitCode::kDevice,
+                "the model has norms inside its ternary layers and " + std::to_string(config.ffn) +
+                    " feed-forward units, but on a GPU such a model needs an even number of them; "
+                    "use --device cpu");
+  }
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's free memory");
@@ -366,11 +370,11 @@ class CudaBackend final : public Backend {
   void run_layers(int rows, int decode_rows, int decode_reach, const Outputs& outputs) {
     const StepInputs& in = device_.inputs;
     const RowPlaces places{in.sequences, in.positions};
-    const float eps = config_.norm_eps;
     const GateActivation act = view(config_.act);
     const cuda::Workspace& workspace = device_.workspace;
     int32_t* const fault = device_.fault();
     const Activations activations = view(config_.activation_quant);
+    const auto norm = [this](const NormArgs& args) { cuda::norm(args, stream_); };
     float* x = device_.x;
     cuda::embed({device_.embedding, in.ids, x, rows, device_.ternary_embedding}, stream_);
     keep_hidden(outputs, 0, rows);
@@ -378,9 +382,11 @@ class CudaBackend final : public Backend {
       const DeviceLayer& w = device_.layers[static_cast<size_t>(l)];
       const KvCache kv =
           cache_.layer(l, device_.kv, device_.block_table, config_, options_.kv_type);
-      cuda::qkv({x,
-                 w.attn_norm,
-                 eps,
+      const NormedInput attn_input = normed_input(config_, x, config_.dim, w.attn_norm,
+                                                  w.input_norms.q, device_.h, rows, norm);
+      cuda::qkv({attn_input.x,
+                 attn_input.gain,
+                 attn_input.eps,
                  w.q,
                  w.k,
                  w.v,
@@ -397,17 +403,29 @@ class CudaBackend final : public Backend {
                  fault,
                  activations,
                  w.q_norm,
-                 w.k_norm},
+                 w.k_norm,
+                 w.input_norms.k,
+                 w.input_norms.v},
                 workspace, stream_);
       cuda::attention({device_.q, device_.k, device_.v, kv, places, device_.attention, rows,
                        config_.heads, l, fault, decode_rows, decode_reach},
                       workspace, stream_);
-      cuda::attn_out({device_.attention, w.attn_sub_norm, eps, w.o, x, rows, l, fault, activations},
-                     workspace, stream_);
-      cuda::ffn_up({x, w.ffn_norm, eps, w.gate, w.up, act, device_.u, rows, l, fault, activations},
+      const NormedInput out_input =
+          normed_input(config_, device_.attention, config_.q_dim(), w.attn_sub_norm,
+                       w.input_norms.o, device_.attention, rows, norm);
+      cuda::attn_out(
+          {out_input.x, out_input.gain, out_input.eps, w.o, x, rows, l, fault, activations},
+          workspace, stream_);
+      const NormedInput ffn_input = normed_input(config_, x, config_.dim, w.ffn_norm,
+                                                 w.input_norms.gate, device_.h, rows, norm);
+      cuda::ffn_up({ffn_input.x, ffn_input.gain, ffn_input.eps, w.gate, w.up, act, device_.u, rows,
+                    l, fault, activations, w.input_norms.up},
                    workspace, stream_);
-      cuda::ffn_down({device_.u, w.ffn_sub_norm, eps, w.down, x, rows, l, fault, activations},
-                     workspace, stream_);
+      const NormedInput down_input = normed_input(config_, device_.u, config_.ffn, w.ffn_sub_norm,
+                                                  w.input_norms.down, device_.u, rows, norm);
+      cuda::ffn_down(
+          {down_input.x, down_input.gain, down_input.eps, w.down, x, rows, l, fault, activations},
+          workspace, stream_);
       if (l + 1 < config_.layers) keep_hidden(outputs, l + 1, rows);
     }
   }

@@ -77,9 +77,22 @@ DeviceModel::DeviceModel(const ModelFile& model, const EngineOptions& options, s
   ternary_head = config.tied_head ? ternary_embedding : put(weights.ternary_head);
   final_norm = put(weights.final_norm);
   for (const LayerWeights& w : weights.layers) {
-    layers.push_back({put(w.attn_norm), put(w.q), put(w.k), put(w.v), put(w.q_norm), put(w.k_norm),
-                      put(w.attn_sub_norm), put(w.o), put(w.ffn_norm), put(w.gate), put(w.up),
-                      put(w.ffn_sub_norm), put(w.down)});
+    layers.push_back(
+        {put(w.attn_norm),
+         put(w.q),
+         put(w.k),
+         put(w.v),
+         put(w.q_norm),
+         put(w.k_norm),
+         put(w.attn_sub_norm),
+         put(w.o),
+         put(w.ffn_norm),
+         put(w.gate),
+         put(w.up),
+         put(w.ffn_sub_norm),
+         put(w.down),
+         {put(w.input_norms.q), put(w.input_norms.k), put(w.input_norms.v), put(w.input_norms.o),
+          put(w.input_norms.gate), put(w.input_norms.up), put(w.input_norms.down)}});
   }
   plan.weights = arena_.used();
   // A ternary head takes as few bytes as it is.
@@ -198,6 +211,10 @@ void DeviceModel::allocate_workspace(const ModelConfig& config, const EngineOpti
   k = arena_.allocate<float>(rows * static_cast<size_t>(config.kv_dim()));
   v = arena_.allocate<float>(rows * static_cast<size_t>(config.kv_dim()));
   attention = arena_.allocate<float>(rows * q_dim);
+  if (config.input_norms) {
+    h = arena_.allocate<float>(rows * dim);
+    workspace.up = arena_.allocate<float>(rows * static_cast<size_t>(config.ffn));
+  }
   const size_t before_choices = arena_.used();
   const size_t choosers = static_cast<size_t>(options.sequences) + 1;
   rules = arena_.allocate<ChoiceRule>(choosers);

@@ -40,6 +40,10 @@ struct DeviceLayer {
   TernaryMatrix gate, up;
   const float* ffn_sub_norm;  // null where the model has none
   TernaryMatrix down;
+  // Null where the model has no input norms.
+  struct InputNorms {
+    const float *q, *k, *v, *o, *gate, *up, *down;
+  } input_norms;
 };
 
 // Hands out 256-aligned parts of one allocation. Without memory it only counts.
@@ -111,6 +115,7 @@ struct DeviceModel {
   float* v = nullptr;           // [max_rows, kv_dim]
   float* attention = nullptr;   // [max_rows, q_dim]
   float* u = nullptr;           // [max_rows, ffn]
+  float* h = nullptr;           // [max_rows, dim] x through a norm, of a model with input norms
   float* normed = nullptr;      // [max_rows, dim], where q is
   float* logits = nullptr;      // [logit_rows(), vocab], where u is
   // [result_count()]: the fault; the id of each output row; the number of rows that the certified

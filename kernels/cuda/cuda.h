@@ -68,6 +68,7 @@ struct Workspace {
   // Of rows in groups (Activations::kInt16Group): codes has 2 quantised_row_bytes() for each row.
   float* group_unit = nullptr;   // [groups of the widest input, group_stride(max_rows)]
   int32_t* group_sum = nullptr;  // the same
+  float* up = nullptr;  // [max_rows, ffn], for FfnUpArgs::up_gain: the product up by itself
 };
 
 // From a group's units of all rows to those of the next group.
@@ -127,9 +128,11 @@ void require_code();
 DeviceTraits device_traits();
 
 void embed(const EmbedArgs& args, cudaStream_t stream);
+void norm(const NormArgs& args, cudaStream_t stream);
 void qkv(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream);
 void attention(const AttentionArgs& args, const Workspace& workspace, cudaStream_t stream);
 void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream);
+// With up_gain, gate has an even number of rows.
 void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream);
 void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream);
 void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream);

@@ -6,32 +6,21 @@
 #include "kernels/cuda/device/arg_max.cuh"
 #include "kernels/cuda/device/copy.cuh"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/norm_row.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/head_kernels.h"
 
 namespace edgellm::cuda {
 namespace {
 
-__device__ __forceinline__ void norm_row(const HeadArgs& args, int row) {
-  __shared__ float partials[kPartials];
-  const int t = static_cast<int>(threadIdx.x);
-  const int dim = args.w.cols;
-  let_next_start();
-  wait_for_previous();
-  const float* x = args.x + static_cast<size_t>(args.row_list[row]) * static_cast<size_t>(dim);
-  float partial = 0.0f;
-  for (int i = t; i < dim; i += kThreads) partial = fmaf(x[i], x[i], partial);
-  partials[t] = partial;
-  __syncthreads();
-  const float r = rms_factor(fold_partials(partials), dim, args.eps);
-  float* normed = args.normed + static_cast<size_t>(row) * static_cast<size_t>(dim);
-  for (int i = t; i < dim; i += kThreads) normed[i] = args.gain[i] * (x[i] * r);
-}
-
 // Block i: row i.
 __global__ void norm_kernel(HeadArgs args) {
-  const int row = static_cast<int>(blockIdx.x);
-  norm_row(args, row);
+  const size_t row = blockIdx.x;
+  const size_t dim = static_cast<size_t>(args.w.cols);
+  let_next_start();
+  wait_for_previous();
+  norm_row(args.x + static_cast<size_t>(args.row_list[row]) * dim, args.gain, args.eps, args.w.cols,
+           args.normed + row * dim);
 }
 
 // Two 16-bit values of a matrix row, the lower one first.

@@ -107,6 +107,14 @@ struct ProjectOp {
   }
 };
 
+__device__ __forceinline__ float gated(GateActivation act, float gate, float up) {
+  if (act == GateActivation::kRelu2) {
+    const float t = gate > 0.0f ? gate : 0.0f;
+    return (t * t) * up;
+  }
+  return (gate / (1.0f + canonical_exp(-gate))) * up;
+}
+
 // u = act(gate) * up
 struct FfnUpOp {
   WeightMatrix gate, up;
@@ -133,12 +141,7 @@ struct FfnUpOp {
   __device__ void prefetch(Target&) const {}
   __device__ Target redirect(Target, float* memory) const { return {memory}; }
   __device__ void store(const Target& target, float g, float v) const {
-    if (act == GateActivation::kRelu2) {
-      const float t = g > 0.0f ? g : 0.0f;
-      *target.at = (t * t) * v;
-    } else {
-      *target.at = (g / (1.0f + canonical_exp(-g))) * v;
-    }
+    *target.at = gated(act, g, v);
   }
 };
 

@@ -151,6 +151,7 @@ TEST_CASE("the GPU decodes the same ids of synthetic shapes with the certified h
     INFO("model " << entry["name"]);
     const TempDir temp;
     const ModelFile model = ModelFile::open(make_model(entry, temp));
+    if (model.weights().ternary_head.codes != nullptr) continue;  // needs no certified head
     for (int sequences : {1, 2}) {
       const auto full = make_cuda_backend(model, options_of(sequences, 160, true));
       const auto certified = make_cuda_backend(model, options_of(sequences, 160, false));

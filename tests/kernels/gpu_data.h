@@ -140,11 +140,13 @@ struct CacheOnDevice {
 
 // A workspace for up to `rows` rows, `width` columns, `heads` heads and `chunks` attention chunks.
 struct WorkspaceOnDevice {
+  static constexpr size_t kWidestFfn = 1024;  // of FfnUpArgs with a gain for up
+
   OnDevice<int8_t> codes;
   OnDevice<float> s, r, attention;
   OnDevice<int32_t> sum, attention_done, head_done;
   OnDevice<unsigned long long> best;
-  OnDevice<float> group_unit;
+  OnDevice<float> group_unit, up;
   OnDevice<int32_t> group_sum;
   cuda::Workspace workspace;
 
@@ -161,11 +163,13 @@ struct WorkspaceOnDevice {
         head_done(std::vector<int32_t>(1, 0)),
         best(std::vector<unsigned long long>(rows, 0)),
         group_unit(units(rows, width)),
+        up(rows * kWidestFfn),
         group_sum(units(rows, width)) {
     workspace = {codes.data(),          s.data(),    r.data(),         sum.data(), attention.data(),
                  attention_done.data(), best.data(), head_done.data(), chunks};
     workspace.group_unit = group_unit.data();
     workspace.group_sum = group_sum.data();
+    workspace.up = up.data();
   }
 
  private:

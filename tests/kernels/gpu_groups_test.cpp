@@ -1,4 +1,4 @@
-// Activations::kInt16Group and the norms of heads: the CUDA backend against ref, bit for bit.
+// Activations::kInt16Group: the CUDA backend against ref, bit for bit.
 #include <catch2/catch.hpp>
 #include <limits>
 
@@ -91,64 +91,6 @@ TEST_CASE("CUDA: rows of int16 groups may start anywhere", "[gpu]") {
                    workspace.workspace, nullptr);
     finish();
     REQUIRE(first_difference(expected, x.read()) == "");
-  }
-}
-
-TEST_CASE("CUDA: qkv with norms of the heads gives the bits of ref", "[gpu]") {
-  if (no_gpu()) return;
-  Random random(83);
-  for (const HeadShape& shape :
-       {HeadShape{6, 2, 64}, {5, 1, 80}, {4, 4, 96}, {4, 1, 128}, {2, 1, 256}, {3, 3, 20}}) {
-    for (Activations activations : {Activations::kInt8Row, kInt16}) {
-      for (int norms : {0, 1, 2, 3}) {  // of q, of k
-        const int dim = 300;
-        const QkvData data(random, shape, KvType::kF32, dim, /*max_positions=*/200,
-                           /*sequences=*/3);
-        const TernaryOnDevice q(data.q.matrix), k(data.k.matrix), v(data.v.matrix);
-        const std::vector<float> q_gain = gains(random, shape.head_dim);
-        const std::vector<float> k_gain = gains(random, shape.head_dim);
-        const OnDevice<float> gain(data.gain), cosine(data.rope.cosine), sine(data.rope.sine),
-            device_q_gain(q_gain), device_k_gain(k_gain);
-        for (const Pass& pass : attention_passes()) {
-          const int rows = static_cast<int>(pass.sequence.size());
-          INFO("heads of " << shape.head_dim << ", rows " << rows << ", norms " << norms);
-          const std::vector<float> x = activation_rows(random, rows, dim);
-          const size_t width = pass.sequence.size() * shape.q_width();
-          const size_t kv_width = pass.sequence.size() * shape.kv_width();
-          std::vector<float> expected_q(width), expected_k(kv_width), expected_v(kv_width);
-          int32_t fault = 0;
-          QkvArgs args =
-              data.args(x, pass, {expected_q.data(), expected_k.data(), expected_v.data()}, &fault);
-          args.activations = activations;
-          args.q_gain = (norms & 1) != 0 ? q_gain.data() : nullptr;
-          args.k_gain = (norms & 2) != 0 ? k_gain.data() : nullptr;
-          ref::qkv(args);
-          const OnDevice<float> device_x(x), q_out(width), k_out(kv_width), v_out(kv_width);
-          const OnDevice<int32_t> positions(pass.position);
-          const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
-          const WorkspaceOnDevice workspace(static_cast<size_t>(rows), dim, 1, 1, 1);
-          args.x = device_x.data();
-          args.gain = gain.data();
-          args.q = q.matrix;
-          args.k = k.matrix;
-          args.v = v.matrix;
-          args.rope_cos = cosine.data();
-          args.rope_sin = sine.data();
-          args.positions = positions.data();
-          args.q_out = q_out.data();
-          args.k_out = k_out.data();
-          args.v_out = v_out.data();
-          args.fault = device_fault.data();
-          if (args.q_gain != nullptr) args.q_gain = device_q_gain.data();
-          if (args.k_gain != nullptr) args.k_gain = device_k_gain.data();
-          cuda::qkv(args, workspace.workspace, nullptr);
-          finish();
-          REQUIRE(first_difference(expected_q, q_out.read()) == "");
-          REQUIRE(first_difference(expected_k, k_out.read()) == "");
-          REQUIRE(first_difference(expected_v, v_out.read()) == "");
-        }
-      }
-    }
   }
 }
 

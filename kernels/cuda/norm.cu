@@ -1,10 +1,19 @@
-// The norms of the heads of q and k, and their RoPE: a launch behind qkv.
+// Norms by themselves: of rows that have a second norm behind this one, and of the heads of q and
+// k.
 #include "kernels/cuda/device/launch.cuh"
-#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/norm_row.cuh"
 #include "kernels/cuda/groups.h"
 
 namespace edgellm::cuda {
 namespace {
+
+// Block i: row i.
+__global__ void __launch_bounds__(kThreads) norm_rows_kernel(NormArgs args) {
+  const size_t at = static_cast<size_t>(blockIdx.x) * static_cast<size_t>(args.dim);
+  let_next_start();
+  wait_for_previous();
+  norm_row(args.x + at, args.gain, args.eps, args.dim, args.normed + at);
+}
 
 constexpr int kHeadLoads = kMaxHeadDim / 32;  // of a lane
 static_assert(kMaxHeadDim == kPartials, "every term of canonical_sum is a partial sum");
@@ -63,6 +72,10 @@ __global__ void __launch_bounds__(kThreads) norm_heads_kernel(QkvArgs args) {
 }
 
 }  // namespace
+
+void norm(const NormArgs& args, cudaStream_t stream) {
+  launch(norm_rows_kernel, dim3(static_cast<unsigned>(args.rows)), dim3(kThreads), 0, stream, args);
+}
 
 void norm_heads(const QkvArgs& args, cudaStream_t stream) {
   const int heads = args.rows * ((args.q.rows + args.k.rows) / args.head_dim);
