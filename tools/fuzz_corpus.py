@@ -27,6 +27,8 @@ LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_a
          **SIZES}
 MASTERS = {**BITNET, "quantization_config": {"quant_method": "bitnet", "linear_class":
                                              "autobitlinear", "quantization_mode": "online"}}
+NORMS = {**LLAMA, "quantization_config": {"quant_method": "bitnet", "use_rms_norm": True,
+                                          "rms_norm_eps": 1e-06}}
 
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
@@ -88,6 +90,8 @@ def checkpoint(config, packed):
         yield f"{layer}{norm}.weight", *bf16([4])
     for matrix in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
                    "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"):
+        if "use_rms_norm" in config["quantization_config"]:
+            yield f"{layer}{matrix}.rms_norm.weight", *bf16([4])
         if packed:
             yield f"{layer}{matrix}.weight", "U8", [1, 4], bytes([0x84, 0x21, 0x52, 0x06])
             yield f"{layer}{matrix}.weight_scale", *bf16([1], 0.5)
@@ -180,7 +184,7 @@ def main():
         (folder / f"seed-{name}").write_bytes(content)
 
     with tempfile.TemporaryDirectory() as temp:
-        for name, config in (("bitnet", BITNET), ("llama", LLAMA)):
+        for name, config in (("bitnet", BITNET), ("llama", LLAMA), ("norms", NORMS)):
             shape, model = f"{temp}/config.json", f"{temp}/model.tmac2"
             pathlib.Path(shape).write_text(json.dumps(config))
             subprocess.run([program, "synth", shape, "-o", model], check=True, capture_output=True)
@@ -206,7 +210,8 @@ def main():
     for name, config, packed, files in (
             ("bitnet", BITNET, True, [small, tokenizer_config, generation_config, b""]),
             ("llama", LLAMA, True, [b"", b"", generation_config, b""]),
-            ("masters", MASTERS, False, [b"", b"", b"", b""])):
+            ("masters", MASTERS, False, [b"", b"", b"", b""]),
+            ("norms", NORMS, True, [b"", b"", b"", b""])):
         header, data = safetensors(checkpoint(config, packed))
         front = b"".join(text + b"\0" for text in [json.dumps(config).encode(), *files])
         seed("hf_folder_fuzz", name, front + b"H" + header + b"\0" + data)

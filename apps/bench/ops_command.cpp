@@ -51,6 +51,18 @@ bench::OpOptions options_of(const BenchFlags& flags) {
   return options;
 }
 
+// The unfused chain beside which ops are timed computes int8 activations and no other norms.
+void check_arithmetic(const ModelConfig& config, const std::string& name) {
+  if (config.activation_quant == ActivationQuant::kInt8Row && !config.qk_norm &&
+      !config.input_norms) {
+    return;
+  }
+  throw Error(ExitCode::kUnsupported,
+              "--ops times models with int8 activations, without norms of heads and without input "
+              "norms; " +
+                  name + " is another; leave --ops out");
+}
+
 // Leaves of the default depths those that a model's context allows. Throws Error (kUsage) where
 // none is left, or where a depth that was asked for does not fit.
 void fit_to(bench::OpOptions& options, const BenchFlags& flags, const Subject& subject) {
@@ -82,6 +94,7 @@ class Ops {
     }
     for (const std::string& name : flags_.models) {
       const Subject subject = open_subject({name, flags_.no_cache});
+      check_arithmetic(subject.model->config(), subject.name);
       bench::OpOptions options = options_of(flags_);
       fit_to(options, flags_, subject);
       SessionOptions session;
@@ -91,6 +104,7 @@ class Ops {
     }
     for (const std::string& shape : flags_.shapes) {
       const bench::OpOptions options = options_of(flags_);
+      check_arithmetic(synth_config(shape), shape);
       const int context = std::max(positions_of(options), synth_config(shape).max_context);
       measure(make_shape(shape, flags_, context), devices, options);
     }

@@ -268,6 +268,12 @@ TEST_CASE("bench --ops times each op beside its unfused chain, which gives the s
     INFO(result.err);
     CHECK(result.exit_code == 0);
   }
+  for (const std::string shape :
+       {"ternary-bonsai-1.7b", EDGELLM_SOURCE_DIR "/tests/data/shapes/input-norms.json"}) {
+    INFO(shape);
+    check_refused(run({"bench", "--ops", "--shape", shape}), 4,
+                  "--ops times models with int8 activations");
+  }
   refused({"bench", "--ops", model, "-p", "5"}, "--n-prompt and --ops exclude each other");
   refused({"bench", model, "--rows", "5"}, "--rows requires --ops");
   refused({"bench", "--ops", model, "-d", "128"}, "the context of 128");
