@@ -5,13 +5,11 @@
 #include "apps/batch/merge.h"
 #include "apps/batch/run.h"
 #include "apps/flags/flags.h"
+#include "apps/requests/many_sequences.h"
 #include "base/error.h"
 
 namespace edgellm {
 namespace {
-
-// Bounds the table of blocks that all sequences share on the device.
-constexpr int kMaxSequences = 4096;
 
 int run(const BatchFlags& flags) {
   if (!flags.merge.empty()) {
