@@ -9,9 +9,9 @@
 // and blocks for all positions that it can need are free, so nothing that was admitted ever waits
 // for memory. Prompts that begin with the same ids are stored and computed once (block_pool.h).
 //
-// One thread calls everything. Callbacks come from within step(), cancel() and interrupt(); they may
-// call submit() and the accessors, nothing else. What they throw passes through, and the scheduler
-// can then only be destroyed.
+// One thread calls everything. Callbacks come from within step(), cancel() and interrupt(); they
+// may call submit() and the accessors, nothing else. What they throw passes through, and the
+// scheduler can then only be destroyed.
 #pragma once
 
 #include <cstdint>
@@ -110,8 +110,8 @@ class Scheduler {
   // Admits what there is room for and runs one pass or several. False when nothing is left to do.
   bool step();
 
-  // Ends the request with kInterrupted and the ids it has so far; its blocks are free at once. False
-  // where it has ended already.
+  // Ends the request with kInterrupted and the ids it has so far; its blocks are free at once.
+  // False where it has ended already.
   bool cancel(uint64_t id);
 
   // Ends every request with kInterrupted and the ids it has so far.

@@ -227,15 +227,14 @@ class BatchRun {
 
   void answer_all() {
     session_.check_contents();
-    backend_ = &start_many_sequences(
-        session_, {.sequences = flags_.sequences, .kv_memory = flags_.kv_memory});
+    backend_ = &start_many_sequences(session_, flags_.sequences);
     if (journal_) {
       write_manifest(flags_.output, manifest_);
       journal_->keep();
     }
     writer_.emplace(is_stream() ? stream_fd_ : journal_->fd(), /*sync=*/!is_stream(),
                     flags_.output == "-" ? "standard output" : flags_.output);
-    Scheduler scheduler(*backend_, {.max_batch_tokens = flags_.max_batch_tokens});
+    Scheduler scheduler(*backend_, {.max_batch_tokens = flags_.sequences.max_batch_tokens});
     // Shards have about the same number of requests. The exact number is known at the end.
     const int64_t n_total = manifest_.input ? manifest_.input->requests / shard_.count : 0;
     report_.begin(n_total, backend_->info().sequences);

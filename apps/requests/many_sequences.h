@@ -11,8 +11,9 @@ namespace edgellm {
 inline constexpr int kMaxSequences = 4096;
 
 struct ManySequences {
-  int sequences = 0;       // 0: the device's default
-  uint64_t kv_memory = 0;  // bytes; 0: what there is
+  int sequences = 0;         // 0: the device's default
+  uint64_t kv_memory = 0;    // bytes; 0: what there is
+  int max_batch_tokens = 0;  // of a pass that decodes (SchedulerOptions); 0: --prefill-chunk's
 };
 
 // Prints a note about the size of the cache. Throws Error (kUsage, kDevice).
