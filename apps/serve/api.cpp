@@ -84,6 +84,7 @@ Api::Api(ServedModel& model, ApiOptions options)
   get("/api/tags", &Api::ollama_tags);
   get("/api/ps", &Api::ollama_ps);
   get("/api/version", &Api::ollama_version);
+  get("/", &Api::page, false);
   get("/health", &Api::health, false);
   get("/metrics", &Api::metrics);
   get("/props", &Api::props);
@@ -113,6 +114,14 @@ const std::vector<Api::Route>* Api::routes_of(const std::string& path) const {
   const std::string models = "/v1/models/";
   if (path.starts_with(models) && path.size() > models.size()) return &routes_.at(models);
   return nullptr;
+}
+
+std::vector<std::pair<std::string, std::string>> Api::routes() const {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const auto& [path, routes] : routes_) {
+    for (const Route& route : routes) all.emplace_back(route.method, path);
+  }
+  return all;
 }
 
 const Api::Route* Api::route_of(const HttpRequest& request) const {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/serve/api_error.h"
@@ -33,6 +34,10 @@ class Api {
 
   // From now on requests for answers are refused, those that are live continue.
   void drain() { is_draining_ = true; }
+
+  // Method and path of everything that is served. A path that ends with a slash has a name behind
+  // it.
+  std::vector<std::pair<std::string, std::string>> routes() const;
 
   void set_connections(std::function<int()> connections) { connections_ = std::move(connections); }
 
@@ -77,6 +82,7 @@ class Api {
   HttpResponse ollama_version(const HttpRequest& request);
 
   // operations_api.cpp
+  HttpResponse page(const HttpRequest& request);
   HttpResponse health(const HttpRequest& request);
   HttpResponse metrics(const HttpRequest& request);
   HttpResponse props(const HttpRequest& request);

@@ -1,9 +1,11 @@
-// What operators and tools ask: /health, /metrics, /props, /tokenize, /detokenize, /tokenizer_info.
+// The page, and what operators and tools ask: /health, /metrics, /props, /tokenize, /detokenize,
+// /tokenizer_info.
 #include <utility>
 
 #include "apps/common/version.h"
 #include "apps/requests/openai_answer.h"
 #include "apps/serve/api.h"
+#include "apps/serve/page/page.h"
 #include "apps/session/prompt.h"
 #include "base/text.h"
 
@@ -20,6 +22,16 @@ std::string token_text(const ServedModel& model, int32_t id) {
 }
 
 }  // namespace
+
+HttpResponse Api::page(const HttpRequest&) {
+  HttpResponse response = {.content_type = "text/html; charset=utf-8", .body = std::string(kPage)};
+  response.headers = {{"Content-Security-Policy",
+                       "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
+                       "script-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Referrer-Policy", "no-referrer"}};
+  return response;
+}
 
 HttpResponse Api::health(const HttpRequest&) {
   if (const std::string failure = model_.engine().failure(); !failure.empty()) {

@@ -1,9 +1,13 @@
 // What operators and tools ask.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cctype>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "apps/serve/metrics.h"
+#include "tests/apps/program.h"
 #include "tests/serve/served.h"
 
 namespace edgellm::test {
@@ -97,6 +101,23 @@ TEST_CASE("tokenize and detokenize, with the fields of other servers") {
             .get<std::string>()
             .find("4096") != std::string::npos);
   CHECK(get(server, "/tokenizer_info")["bos_token"] == "<|begin_of_text|>");
+}
+
+TEST_CASE("docs/openapi.json has every path, and no other") {
+  Served server;
+  const json file = json::parse(read_file(EDGELLM_SOURCE_DIR "/docs/openapi.json"));
+  std::set<std::pair<std::string, std::string>> described;
+  for (const auto& [path, operations] : file["paths"].items()) {
+    for (const auto& [method, operation] : operations.items()) {
+      std::string name = path.substr(0, path.find('{'));
+      std::string verb = method;
+      std::ranges::transform(verb, verb.begin(), [](unsigned char c) { return std::toupper(c); });
+      described.emplace(verb, name);
+    }
+  }
+  std::set<std::pair<std::string, std::string>> served;
+  for (const auto& route : server.api().routes()) served.insert(route);
+  CHECK(served == described);
 }
 
 TEST_CASE("props say what runs where") {
