@@ -1,6 +1,8 @@
 #include "apps/serve/api.h"
 
 #include <algorithm>
+#include <array>
+#include <ctime>
 #include <random>
 #include <utility>
 
@@ -66,6 +68,33 @@ int64_t unix_seconds() {
       .count();
 }
 
+std::string timestamp(std::chrono::system_clock::time_point when) {
+  const auto ns =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(when.time_since_epoch()).count();
+  const auto seconds = static_cast<std::time_t>(ns / 1'000'000'000);
+  std::tm parts = {};
+  gmtime_r(&seconds, &parts);
+  std::array<char, 32> text = {};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
+  std::string fraction = std::to_string(ns % 1'000'000'000);
+  fraction.insert(0, 9 - fraction.size(), '0');
+  return std::string(text.data()) + "." + fraction + "Z";
+}
+
+std::string access_line(const HttpRequest& request, int status, size_t bytes,
+                        Clock::duration duration) {
+  const std::string line =
+      json_line({{"time", timestamp(std::chrono::system_clock::now())},
+                 {"client", request.client_address},
+                 {"method", request.method},
+                 {"path", request.path},
+                 {"status", status},
+                 {"bytes", bytes},
+                 {"ms", std::chrono::duration<double, std::milli>(duration).count()},
+                 {"user_agent", request.header("User-Agent")}});
+  return line.substr(0, line.size() - 1);
+}
+
 Api::Api(ServedModel& model, ApiOptions options)
     : model_(model), options_(std::move(options)), started_at_(unix_seconds()) {
   const auto get = [this](const char* path, Handler handler, bool needs_key = true) {
@@ -94,16 +123,21 @@ Api::Api(ServedModel& model, ApiOptions options)
 }
 
 HttpHandlers Api::handlers() {
-  return {.on_head = [this](const HttpRequest& request) { return check_head(request); },
-          .on_request =
-              [this](const HttpRequest& request) {
-                HttpResponse response = respond(request);
-                add_cors_headers(request, response);
-                return response;
-              },
-          .on_error =
-              [](int status) { return error_response(plain_error(status), ErrorForm::kOpenAi); },
-          .on_end = {}};
+  return {
+      .on_head = [this](const HttpRequest& request) { return check_head(request); },
+      .on_request =
+          [this](const HttpRequest& request) {
+            HttpResponse response = respond(request);
+            add_cors_headers(request, response);
+            return response;
+          },
+      .on_error =
+          [](int status) { return error_response(plain_error(status), ErrorForm::kOpenAi); },
+      .on_end =
+          [this](const HttpRequest& request, int status, size_t bytes, Clock::duration duration) {
+            if (!options_.access_log) return;
+            options_.access_log(access_line(request, status, bytes, duration));
+          }};
 }
 
 // ---- Before the body ------------------------------------------------------------------------

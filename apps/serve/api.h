@@ -23,7 +23,16 @@ struct ApiOptions {
   std::vector<std::string> keys;               // empty: nobody needs one
   std::vector<std::string> origins;            // whose web pages may call, or "*"
   std::chrono::milliseconds timeout{600'000};  // of one request
+  // Gets a line of JSON for each request that was answered. May be empty. Called by any thread.
+  std::function<void(const std::string& line)> access_log = {};
 };
+
+// That line, without its newline.
+std::string access_line(const HttpRequest& request, int status, size_t bytes,
+                        Clock::duration duration);
+
+// "2026-01-31T12:34:56.789012345Z"
+std::string timestamp(std::chrono::system_clock::time_point when);
 
 class Api {
  public:

@@ -21,6 +21,7 @@ struct ServeFlags {
   std::vector<std::string> origins;
   int queue = 256;
   int timeout_s = 600;
+  std::string access_log;
   ManySequences sequences;
   ChatOptions chat;
   AnswerOptions answer;

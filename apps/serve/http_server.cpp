@@ -246,6 +246,9 @@ class HttpServer::Listener final : public httplib::Server {
       setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     });
     set_payload_max_length(limits_.body_bytes);
+    // What the library tells clients of connections that it does not keep itself.
+    set_keep_alive_timeout(std::chrono::ceil<std::chrono::seconds>(limits_.idle_time).count());
+    set_keep_alive_max_count(1'000'000);
     set_pre_routing_handler([this](const httplib::Request& from, httplib::Response& to) {
       return on_head(from, to) ? HandlerResponse::Handled : HandlerResponse::Unhandled;
     });
@@ -272,7 +275,23 @@ class HttpServer::Listener final : public httplib::Server {
 
   void run(HttpHandlers handlers) {
     handlers_ = std::move(handlers);
+    {
+      const std::lock_guard guard(run_mutex_);
+      if (is_stopped_) return;
+      has_begun_ = true;
+    }
     listen_after_bind();
+  }
+
+  // The library's own does nothing where the loop is about to begin.
+  void end() {
+    {
+      const std::lock_guard guard(run_mutex_);
+      is_stopped_ = true;
+      if (!has_begun_) return;
+    }
+    while (!is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stop();
   }
 
   void close_connections() { is_closing_ = true; }
@@ -423,6 +442,9 @@ class HttpServer::Listener final : public httplib::Server {
   std::atomic<int> connections_ = 0;
   std::atomic<bool> is_full_ = false;  // a connection waits for another one to end
   std::atomic<bool> is_closing_ = false;
+  std::mutex run_mutex_;  // of the next two
+  bool has_begun_ = false;
+  bool is_stopped_ = false;
 };
 
 HttpServer::HttpServer(const HttpLimits& limits) : listener_(std::make_unique<Listener>(limits)) {}
@@ -431,7 +453,7 @@ HttpServer::~HttpServer() = default;
 
 int HttpServer::bind(const std::string& host, int port) { return listener_->open(host, port); }
 void HttpServer::run(HttpHandlers handlers) { listener_->run(std::move(handlers)); }
-void HttpServer::stop() { listener_->stop(); }
+void HttpServer::stop() { listener_->end(); }
 void HttpServer::close_connections() { listener_->close_connections(); }
 int HttpServer::connections() const { return listener_->connections(); }
 

@@ -1,7 +1,7 @@
 // Ollama's own API: /api/generate, /api/chat and what front ends ask besides.
+#include <algorithm>
 #include <array>
 #include <chrono>
-#include <ctime>
 #include <memory>
 #include <utility>
 
@@ -15,20 +15,6 @@
 
 namespace edgellm::serve {
 namespace {
-
-// "2026-01-31T12:34:56.789012345Z"
-std::string timestamp(std::chrono::system_clock::time_point when) {
-  const auto ns =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(when.time_since_epoch()).count();
-  const auto seconds = static_cast<std::time_t>(ns / 1'000'000'000);
-  std::tm parts = {};
-  gmtime_r(&seconds, &parts);
-  std::array<char, 32> text = {};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
-  std::string fraction = std::to_string(ns % 1'000'000'000);
-  fraction.insert(0, 9 - fraction.size(), '0');
-  return std::string(text.data()) + "." + fraction + "Z";
-}
 
 std::string now_text() { return timestamp(std::chrono::system_clock::now()); }
 

@@ -4,6 +4,7 @@
 
 #include "apps/common/address.h"
 #include "apps/common/environment.h"
+#include "apps/common/line_log.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/flags/flags.h"
@@ -72,13 +73,20 @@ int run(const ServeFlags& flags) {
   check_sampling(checked);
   const std::vector<std::string> keys = api_keys(flags);
 
+  std::unique_ptr<LineLog> access_log;
+  std::function<void(const std::string&)> write_access;
+  if (!flags.access_log.empty()) {
+    access_log = std::make_unique<LineLog>(flags.access_log);
+    write_access = [&access_log](const std::string& line) { access_log->write(line); };
+  }
   // Before the weights: a port that is in use is known at once.
   HttpServer server;
   const int port = server.bind(flags.host, flags.port);
   ServedModel model(flags.model, flags.engine, model_options(flags));
-  Api api(
-      model,
-      {.keys = keys, .origins = flags.origins, .timeout = std::chrono::seconds(flags.timeout_s)});
+  Api api(model, {.keys = keys,
+                  .origins = flags.origins,
+                  .timeout = std::chrono::seconds(flags.timeout_s),
+                  .access_log = write_access});
   api.set_connections([&server] { return server.connections(); });
   warn_of_strangers(flags, keys);
   Address address;
@@ -134,6 +142,11 @@ void add_server_options(Command& command, ServeFlags& flags) {
   command.option("--timeout", flags.timeout_s, "Seconds that a request may take [600]")
       .range(1, 86'400)
       .value("S")
+      .group(kServer);
+  command
+      .option("--access-log", flags.access_log,
+              "Append a line of JSON for each request to this file; - is standard error")
+      .value("FILE")
       .group(kServer);
 }
 

@@ -12,6 +12,7 @@ import gzip
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -287,16 +288,59 @@ def schemathesis_fuzz(server):
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-1000:]
 
 
-CHECKS = [openai_sync, openai_stream, openai_async_and_cancelled, openai_key, ollama_client, schemathesis_fuzz,
-          lm_eval_loglikelihood, guidellm_sweep]
+def page_in_chromium(server):
+    """The page at `/`: by keyboard alone a question is asked, answered, and the next answer stopped."""
+    from playwright.sync_api import sync_playwright
+    chromium = shutil.which("chromium")
+    if not chromium:
+        return "no chromium on this machine (Debian's package chromium brings it)"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1200, "height": 800}, color_scheme="dark")
+        complaints, asked = [], []
+        page.on("console", lambda message: message.type in ("error", "warning") and complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(server.url + "/")
+        page.wait_for_function(f"() => document.getElementById('model').textContent.startsWith('{NAME} on')")
+        same(page.evaluate("document.documentElement.dataset.theme"), "dark")
+        page.fill("#temperature", "0")
+        page.fill("#max_tokens", "25")
+        page.focus("#message")
+        page.keyboard.type(QUESTION)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".figures")
+        same(page.inner_text(".turn.assistant"), alone("--chat", QUESTION, "-n", "25")["text"].strip())
+        assert page.inner_text(".figures").startswith("25 tokens, "), page.inner_text(".figures")
+        before = server.metric("requests_cancelled_total")
+        page.fill("#temperature", "1")
+        page.fill("#max_tokens", "1500")
+        page.focus("#message")
+        page.keyboard.type("And then?")
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => document.querySelectorAll('.turn.assistant')[1]?.textContent.length > 20")
+        page.keyboard.press("Escape")
+        page.wait_for_function("() => [...document.querySelectorAll('.figures')].some((f) => f.textContent === 'stopped')")
+        page.wait_for_function("() => document.querySelectorAll('#charts polyline')[0].getAttribute('points')")
+        same(server.metric("requests_cancelled_total"), before + 1)
+        same(complaints, [])
+        same([url for url in asked if not url.startswith(server.url)], [])
+        browser.close()
+
+
+CHECKS = [openai_sync, openai_stream, openai_async_and_cancelled, openai_key, ollama_client, page_in_chromium,
+          schemathesis_fuzz, lm_eval_loglikelihood, guidellm_sweep]
 
 
 def main():
     server = Server()
     for check in CHECKS:
         began = time.monotonic()
-        check(server)
-        print(f"passed: {check.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
+        reason = check(server)
+        if reason:
+            print(f"skipped: {check.__name__}: {reason}", flush=True)
+        else:
+            print(f"passed: {check.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
     for name in "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "requests_failed_total":
         same(server.metric(name), 0)
     same(server.stop(), 0)

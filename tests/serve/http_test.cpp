@@ -1,6 +1,7 @@
 // What strangers send: limits, keys, origins, clients that are slow or go away.
 #include <signal.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <thread>
@@ -131,7 +132,9 @@ TEST_CASE("bodies are limited, also those that do not say how long they are, or 
 }
 
 TEST_CASE("what is no HTTP is answered with 400 or nothing, and the server lives") {
-  const Served server;
+  serve::HttpLimits limits;
+  limits.head_time = 500ms;
+  const Served server({.limits = limits});
   const std::string zeros(3000, '\0');
   for (const std::string& bytes :
        {std::string("\x16\x03\x01\x02"), std::string("GET\r\n\r\n"), std::string("\r\n\r\n"), zeros,
@@ -153,6 +156,17 @@ TEST_CASE("what is no HTTP is answered with 400 or nothing, and the server lives
   }
   CHECK(status_line(endless.receive()) == "HTTP/1.1 400 Bad Request");
   CHECK(get(server, "/health")["status"] == "ok");
+}
+
+TEST_CASE("a server can be stopped before it has begun, and at once afterwards") {
+  for (int i = 0; i < 50; ++i) {
+    serve::HttpServer server;
+    server.bind("127.0.0.1", 0);
+    std::thread thread([&] { server.run({}); });
+    if (i % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(50 * i));
+    server.stop();
+    thread.join();
+  }
 }
 
 TEST_CASE("a slow client is not waited for") {
@@ -347,8 +361,9 @@ TEST_CASE("a second signal ends the server at once") {
 }
 
 TEST_CASE("keys are never printed; a port in use and a host without a key are") {
+  const TempDir temp;
   const WithVariable key("EDGELLM_API_KEY", "very-secret");
-  ServerProgram server({"--host", "127.0.0.1"});
+  ServerProgram server({"--host", "127.0.0.1", "--access-log", temp / "access.jsonl"});
   httplib::Client client("127.0.0.1", server.port);
   const httplib::Result refused = client.Get("/v1/models");
   CHECK((refused && refused->status == 401));
@@ -362,10 +377,15 @@ TEST_CASE("keys are never printed; a port in use and a host without a key are") 
   CHECK(result.exit_code == 0);
   CHECK(result.err.find("with an API key") != std::string::npos);
   CHECK(result.err.find("very-secret") == std::string::npos);
-  CHECK(result.err.find("warning") == std::string::npos);
+  const std::string log = read_file(temp / "access.jsonl");
+  CHECK(std::ranges::count(log, '\n') == 2);
+  CHECK(log.find("\"status\":401") != std::string::npos);
+  CHECK(log.find("very-secret") == std::string::npos);
   CHECK(run({"help", "environment"}).out.find("very-secret") == std::string::npos);
   check_refused(run({"serve", demo_model(), "--api-key", ""}), 2, "--api-key");
   check_refused(run({"serve", demo_model(), "--host", "no such host"}), 2, "cannot listen");
+  check_refused(run({"serve", demo_model(), "--access-log", temp.path().string()}), 2,
+                "cannot write");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cctype>
 #include <map>
+#include <mutex>
 #include <set>
 #include <sstream>
 
@@ -118,6 +119,34 @@ TEST_CASE("docs/openapi.json has every path, and no other") {
   std::set<std::pair<std::string, std::string>> served;
   for (const auto& route : server.api().routes()) served.insert(route);
   CHECK(served == described);
+}
+
+TEST_CASE("the access log has a line for each request, with what was answered") {
+  std::mutex mutex;
+  std::vector<json> lines;
+  ServedOptions options;
+  options.api.access_log = [&](const std::string& line) {
+    const std::lock_guard guard(mutex);
+    lines.push_back(json::parse(line));
+  };
+  {
+    const Served server(options);
+    get(server, "/health", 200, {{"User-Agent", "probe \"1\""}});
+    get(server, "/nowhere", 404);
+    post(server, "/v1/completions", {{"prompt", "x"}, {"max_tokens", 2}});
+    post_events(server, "/v1/completions", {{"prompt", "x"}, {"max_tokens", 2}});
+  }
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[0]["path"] == "/health");
+  CHECK(lines[0]["user_agent"] == "probe \"1\"");
+  CHECK(lines[0]["client"] == "127.0.0.1");
+  CHECK(lines[1]["status"] == 404);
+  CHECK(lines[2]["method"] == "POST");
+  for (const json& line : lines) {
+    CHECK(line["bytes"].get<int>() > 10);
+    CHECK(line["ms"].get<double>() > 0);
+    CHECK(line["time"].get<std::string>().ends_with("Z"));
+  }
 }
 
 TEST_CASE("props say what runs where") {
