@@ -39,6 +39,7 @@ test-programs:
 # anew where the list of them has changed (docs/testing.md).
 CLIENTS := build/clients
 test-clients: build
+	@tools/setup.sh clients
 	@cmp -s tests/clients/requirements.txt $(CLIENTS)/requirements.txt || { \
 	  rm -rf $(CLIENTS) && python3 -m venv $(CLIENTS) && \
 	  $(CLIENTS)/bin/pip install --quiet -r tests/clients/requirements.txt && \
