@@ -11,7 +11,7 @@ INSTALLED ?= build/$(PRESET)/installed.txt
 # Where NVIDIA's installer puts nvcc without telling the shell.
 export PATH := $(PATH):/usr/local/cuda/bin
 
-.PHONY: build demo test test-programs install uninstall package clean
+.PHONY: build demo test test-programs test-clients install uninstall package clean
 
 # The program alone: no package and no file that only tests need.
 build:
@@ -34,6 +34,17 @@ test-programs:
 	@tools/setup.sh test
 	cmake --preset $(PRESET) -DEDGELLM_TESTS=ON
 	cmake --build --preset $(PRESET)
+
+# Clients and judges from PyPI against `edgellm serve`, in an environment of their own, which is made
+# anew where the list of them has changed (docs/testing.md).
+CLIENTS := build/clients
+test-clients: build
+	@tools/setup.sh clients
+	@cmp -s tests/clients/requirements.txt $(CLIENTS)/requirements.txt || { \
+	  rm -rf $(CLIENTS) && python3 -m venv $(CLIENTS) && \
+	  $(CLIENTS)/bin/pip install --quiet -r tests/clients/requirements.txt && \
+	  cp tests/clients/requirements.txt $(CLIENTS)/; }
+	$(CLIENTS)/bin/python tests/clients/clients_test.py $(PROGRAM) $(DEMO_MODEL)
 
 # DESTDIR is honoured.
 install: build

@@ -8,6 +8,7 @@
 #include "apps/generate/commands.h"
 #include "apps/inspect/commands.h"
 #include "apps/pull/commands.h"
+#include "apps/serve/commands.h"
 #include "base/text.h"
 
 namespace edgellm {
@@ -30,6 +31,7 @@ void add_commands(Program& program) {
   add_run(program);
   add_chat(program);
   add_batch(program);
+  add_serve(program);
   add_convert(program);
   add_pull(program);
   add_info(program);

@@ -75,7 +75,7 @@ std::optional<BlockPool::Lease> BlockPool::allocate(std::span<const int32_t> pro
                                                     int n_positions) {
   const int n_blocks = blocks_for(n_positions);
   const int prompt = static_cast<int>(prompt_ids.size());
-  require(prompt >= 1 && prompt <= n_positions, "a lease holds its prompt");
+  require(prompt <= n_positions && n_positions >= 1, "a lease holds its prompt");
 
   Lease lease;
   lease.blocks = find_prefix(prompt_ids);

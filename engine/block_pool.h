@@ -39,8 +39,8 @@ class BlockPool {
   }
 
   // Blocks for `n_positions`, which are at least the prompt's. The first blocks are shared where
-  // the pool has them; the prompt's last id is never in a shared block. Empty where the pool has
-  // too few free and cached blocks.
+  // the pool has them; the prompt's last id is never in a shared block. Without prompt ids no block
+  // is shared, now or later. Empty where the pool has too few free and cached blocks.
   std::optional<Lease> allocate(std::span<const int32_t> prompt_ids, int n_positions);
 
   // How many of the prompt's first ids need no computing, because the shared blocks hold them.

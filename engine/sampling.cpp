@@ -110,4 +110,20 @@ TokenLogprobs token_logprobs(const LogprobSums& sums, std::span<const LogprobLog
   return result;
 }
 
+TokenLogprobs token_logprobs(std::span<const float> logits, int32_t id, int n_top) {
+  LogprobSums sums = {.sum = 0,
+                      .largest = *std::max_element(logits.begin(), logits.end()),
+                      .chosen = logits[static_cast<size_t>(id)]};
+  std::vector<LogprobLogit> top(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    sums.sum += logit_weight(logits[i], sums.largest, 1);
+    top[i] = {static_cast<int32_t>(i), logits[i]};
+  }
+  const auto end = top.begin() + n_top;
+  std::partial_sort(top.begin(), end, top.end(), [](const LogprobLogit& a, const LogprobLogit& b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+  });
+  return token_logprobs(sums, {top.begin(), end});
+}
+
 }  // namespace edgellm

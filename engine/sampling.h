@@ -72,4 +72,7 @@ struct TokenLogprobs {
 // What the op (LogprobArgs) has found of a row, as log-probabilities.
 TokenLogprobs token_logprobs(const LogprobSums& sums, std::span<const LogprobLogit> top);
 
+// The same of a row of logits on the host, bit by bit: of `id`, and of the n_top largest logits.
+TokenLogprobs token_logprobs(std::span<const float> logits, int32_t id, int n_top);
+
 }  // namespace edgellm

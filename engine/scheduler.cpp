@@ -8,9 +8,17 @@
 #include "base/log.h"
 
 namespace edgellm {
+namespace {
+
+// Bounds the logits that a pass gives for log-probabilities of prompts: with a vocabulary of 128256
+// those of 256 rows would take 131 MB.
+constexpr size_t kPromptLogitsBytes = size_t{32} << 20;
+
+}  // namespace
 
 struct Scheduler::Sequence {
   SequenceRequest request;
+  uint64_t id;
   BlockPool::Lease lease;
   int slot;
   int64_t submitted_at;
@@ -41,8 +49,9 @@ Scheduler::Scheduler(Backend& backend, const SchedulerOptions& options)
 
 Scheduler::~Scheduler() = default;
 
-void Scheduler::submit(SequenceRequest request) {
-  waiting_.push_back({std::move(request), now_ns()});
+uint64_t Scheduler::submit(SequenceRequest request) {
+  waiting_.push_back({std::move(request), ++last_id_, now_ns()});
+  return last_id_;
 }
 
 bool Scheduler::step() {
@@ -57,15 +66,26 @@ bool Scheduler::step() {
   return !active_.empty() || !waiting_.empty();
 }
 
-void Scheduler::interrupt() {
-  for (const auto& sequence : active_) end(*sequence, std::nullopt, FinishReason::kInterrupted);
-  active_.clear();
-  for (std::deque<Waiting> ended = std::exchange(waiting_, {}); Waiting & w : ended) {
+bool Scheduler::cancel(uint64_t id) {
+  const auto waiting = std::ranges::find(waiting_, id, &Waiting::id);
+  if (waiting != waiting_.end()) {
     SequenceResult result;
     result.finish_reason = FinishReason::kInterrupted;
-    result.queued_ns = now_ns() - w.submitted_at;
-    report(w.request, std::move(result), w.submitted_at);
+    end_waiting(waiting, std::move(result));
+    return true;
   }
+  const auto active = std::ranges::find(active_, id, [](const auto& s) { return s->id; });
+  if (active == active_.end()) return false;
+  end(**active, std::nullopt, FinishReason::kInterrupted);
+  active_.erase(active);
+  return true;
+}
+
+void Scheduler::interrupt() {
+  std::vector<uint64_t> ids;
+  for (const auto& sequence : active_) ids.push_back(sequence->id);
+  for (const Waiting& waiting : waiting_) ids.push_back(waiting.id);
+  for (const uint64_t id : ids) cancel(id);
 }
 
 // ---- Admission ------------------------------------------------------------------------------
@@ -80,15 +100,18 @@ bool Scheduler::admit_first() {
   } catch (const Error& error) {
     SequenceResult refused;
     refused.failure = {error.code(), error.what()};
-    end_first(std::move(refused));
+    end_waiting(waiting_.begin(), std::move(refused));
     return true;
   }
   if (first.max_tokens == 0) {
-    end_first({});
+    end_waiting(waiting_.begin(), {});
     return true;
   }
   if (free_slots_.empty()) return false;
-  std::optional<BlockPool::Lease> lease = pool_.allocate(first.prompt_ids, n_positions);
+  // Of a shared block nobody computes the logits again.
+  const std::span<const int32_t> shareable =
+      first.on_prompt_logprobs ? std::span<const int32_t>() : first.prompt_ids;
+  std::optional<BlockPool::Lease> lease = pool_.allocate(shareable, n_positions);
   if (!lease) return false;
   start_first(std::move(*lease));
   return true;
@@ -119,10 +142,10 @@ int Scheduler::positions_for(const SequenceRequest& request) const {
   return n_positions;
 }
 
-// Ends the oldest request, which never ran.
-void Scheduler::end_first(SequenceResult&& result) {
-  const Waiting ended = std::move(waiting_.front());
-  waiting_.pop_front();
+// Ends a request that never ran.
+void Scheduler::end_waiting(std::deque<Waiting>::iterator place, SequenceResult&& result) {
+  const Waiting ended = std::move(*place);
+  waiting_.erase(place);
   result.queued_ns = now_ns() - ended.submitted_at;
   report(ended.request, std::move(result), ended.submitted_at);
 }
@@ -131,6 +154,7 @@ void Scheduler::end_first(SequenceResult&& result) {
 void Scheduler::start_first(BlockPool::Lease&& lease) {
   auto sequence = std::make_unique<Sequence>();
   sequence->request = std::move(waiting_.front().request);
+  sequence->id = waiting_.front().id;
   sequence->submitted_at = waiting_.front().submitted_at;
   waiting_.pop_front();
   sequence->lease = std::move(lease);
@@ -199,6 +223,7 @@ bool Scheduler::run_decode_passes(const std::vector<Sequence*>& among) {
     counters_.pass_ns += now - waits_since;
     if (!accept_step(parts, chosen)) continues = false;
     if (now - begin >= options_.run_ns) continues = false;
+    if (options_.wants_control && options_.wants_control()) continues = false;
     waits_since = now_ns();
     return continues;
   };
@@ -272,12 +297,26 @@ void Scheduler::gather(const std::vector<Sequence*>& among) {
       sequence->position = sequence->result.n_shared_prompt_ids = *ready;
       counters_.shared_prompt_ids += *ready;
     }
-    const int rows = std::min(n_free, sequence->prompt() - sequence->position);
+    const int rows = prompt_rows(*sequence, n_free);
+    if (rows == 0) continue;
     add_rows(*sequence,
              std::span(sequence->request.prompt_ids)
                  .subspan(static_cast<size_t>(sequence->position), static_cast<size_t>(rows)));
     n_free -= rows;
   }
+}
+
+// How many of the prompt's rows the pass takes; those whose logits are wanted need room for them.
+int Scheduler::prompt_rows(const Sequence& sequence, int n_free) const {
+  const int rows = std::min(n_free, sequence.prompt() - sequence.position);
+  if (!sequence.request.on_prompt_logprobs) return rows;
+  const auto row_bytes = sizeof(float) * static_cast<size_t>(backend_.model().config().vocab);
+  const int most = static_cast<int>(std::max<size_t>(1, kPromptLogitsBytes / row_bytes));
+  int taken = 0;
+  for (const Part& part : parts_) {
+    if (part.sequence->request.on_prompt_logprobs && !part.sequence->decodes()) taken += part.rows;
+  }
+  return std::min(rows, most - taken);
 }
 
 void Scheduler::forward() {
@@ -292,9 +331,10 @@ void Scheduler::forward() {
   }
   chosen_.resize(output_rows_.size());
   Outputs outputs;
-  outputs.rows = output_rows_;
   outputs.ids = chosen_;
   gather_logprobs(outputs);
+  gather_prompt_logits(outputs);
+  outputs.rows = output_rows_;
   const int64_t start = now_ns();
   backend_.forward({ids_, sequences_, positions_}, outputs);
   counters_.pass_ns += now_ns() - start;
@@ -309,10 +349,41 @@ void Scheduler::gather_logprobs(Outputs& outputs) {
     any = true;
     most = std::max(most, sequence->request.top_logprobs);
   }
-  sums_.resize(any ? output_rows_.size() : 0);
+  sums_.resize(any ? output_sequences_.size() : 0);
   top_.resize(sums_.size() * static_cast<size_t>(most));
   outputs.logprobs = sums_;
   outputs.top = top_;
+}
+
+// The rows of prompts whose logits are wanted stand behind those that give an id.
+void Scheduler::gather_prompt_logits(Outputs& outputs) {
+  prompt_logits_.clear();
+  int32_t row = 0;
+  for (const Part& part : parts_) {
+    Sequence& sequence = *part.sequence;
+    if (sequence.request.on_prompt_logprobs && !sequence.decodes()) {
+      // The last row's logits are about the answer.
+      const int n = part.rows - (part.has_output ? 1 : 0);
+      for (int i = 0; i < n; ++i) {
+        output_rows_.push_back(row + i);
+        prompt_logits_.push_back({&sequence, sequence.position + i + 1});
+      }
+    }
+    row += part.rows;
+  }
+  logits_.resize(prompt_logits_.size() * static_cast<size_t>(backend_.model().config().vocab));
+  outputs.logits = logits_;
+}
+
+void Scheduler::report_prompt_logprobs() const {
+  const auto vocab = static_cast<size_t>(backend_.model().config().vocab);
+  for (size_t i = 0; i < prompt_logits_.size(); ++i) {
+    const auto& [sequence, position] = prompt_logits_[i];
+    const int32_t id = sequence->request.prompt_ids[static_cast<size_t>(position)];
+    sequence->request.on_prompt_logprobs(
+        position, token_logprobs(std::span(logits_).subspan(i * vocab, vocab), id,
+                                 sequence->request.top_logprobs));
+  }
 }
 
 void Scheduler::report_logprobs(const Sequence& sequence, size_t row, int32_t id) const {
@@ -340,6 +411,7 @@ void Scheduler::accept_results() {
     }
     sequence.position += part.rows;
   }
+  report_prompt_logprobs();
   for (size_t i = 0; i < output_sequences_.size(); ++i) {
     const Sequence& sequence = *output_sequences_[i];
     if (sequence.request.on_logprobs && chosen_[i] >= 0) report_logprobs(sequence, i, chosen_[i]);

@@ -9,9 +9,9 @@
 // and blocks for all positions that it can need are free, so nothing that was admitted ever waits
 // for memory. Prompts that begin with the same ids are stored and computed once (block_pool.h).
 //
-// One thread calls everything. Callbacks come from within step() and interrupt(); they may call
-// submit() and the accessors, nothing else. What they throw passes through, and the scheduler can
-// then only be destroyed.
+// One thread calls everything. Callbacks come from within step(), cancel() and interrupt(); they
+// may call submit() and the accessors, nothing else. What they throw passes through, and the
+// scheduler can then only be destroyed.
 #pragma once
 
 #include <cstdint>
@@ -62,6 +62,11 @@ struct SequenceRequest {
   // Before on_token(id); may be empty. Such a request makes every pass one of its own: no run of
   // passes for all decoding sequences.
   std::function<void(int32_t id, const TokenLogprobs&)> on_logprobs;
+  // The log-probability of the prompt's id at `position` (from 1 on) behind the ids before it, as
+  // on_logprobs gives those of the answer; in ascending order, before the first on_token. May be
+  // empty. Such a prompt is computed whole: it takes no blocks from the prefix cache and leaves
+  // none there.
+  std::function<void(int position, const TokenLogprobs&)> on_prompt_logprobs;
   std::function<bool(int32_t id)> on_token;      // false ends with kStopString; may be empty
   std::function<void(SequenceResult&&)> on_end;  // once for every request; may be empty
 };
@@ -75,6 +80,9 @@ struct SchedulerOptions {
   int max_batch_tokens = 0;
   // The time after which step() returns from a run of passes. 0: step() runs one pass.
   int64_t run_ns = 20'000'000;
+  // Polled between the passes of a run: true lets step() return early, because the caller has
+  // something to submit or to cancel. May be empty.
+  std::function<bool()> wants_control = {};
 };
 
 struct SchedulerCounters {
@@ -96,10 +104,15 @@ class Scheduler {
   Scheduler(Backend& backend, const SchedulerOptions& options);
   ~Scheduler();
 
-  void submit(SequenceRequest request);
+  // Returns the request's id, which no other request of this scheduler has.
+  uint64_t submit(SequenceRequest request);
 
   // Admits what there is room for and runs one pass or several. False when nothing is left to do.
   bool step();
+
+  // Ends the request with kInterrupted and the ids it has so far; its blocks are free at once.
+  // False where it has ended already.
+  bool cancel(uint64_t id);
 
   // Ends every request with kInterrupted and the ids it has so far.
   void interrupt();
@@ -112,6 +125,7 @@ class Scheduler {
  private:
   struct Waiting {
     SequenceRequest request;
+    uint64_t id;
     int64_t submitted_at;
   };
   struct Sequence;
@@ -124,7 +138,7 @@ class Scheduler {
 
   bool admit_first();
   int positions_for(const SequenceRequest& request) const;
-  void end_first(SequenceResult&& result);
+  void end_waiting(std::deque<Waiting>::iterator place, SequenceResult&& result);
   void start_first(BlockPool::Lease&& lease);
   void run_pass(const std::vector<Sequence*>& among);
   void run_alone(const std::vector<Part>& parts);
@@ -132,10 +146,13 @@ class Scheduler {
   bool accept_step(const std::vector<Part>& parts, std::span<const int32_t> chosen);
   int steps_to_end(const Sequence& sequence) const;
   void gather(const std::vector<Sequence*>& among);
+  int prompt_rows(const Sequence& sequence, int n_free) const;
   void add_rows(Sequence& sequence, std::span<const int32_t> ids);
   void forward();
   void gather_logprobs(Outputs& outputs);
+  void gather_prompt_logits(Outputs& outputs);
   void report_logprobs(const Sequence& sequence, size_t row, int32_t id) const;
+  void report_prompt_logprobs() const;
   void accept_results();
   void accept_choice(Sequence& sequence, int32_t id);
   void accept_id(Sequence& sequence, int32_t id);
@@ -145,6 +162,7 @@ class Scheduler {
   Backend& backend_;
   const SchedulerOptions options_;
   BlockPool pool_;
+  uint64_t last_id_ = 0;
   std::deque<Waiting> waiting_;
   std::list<std::unique_ptr<Sequence>> active_;  // in the order of admission
   std::vector<int> free_slots_;
@@ -153,11 +171,18 @@ class Scheduler {
   // The next pass.
   std::vector<Part> parts_;
   std::vector<int32_t> ids_, sequences_, positions_;  // [rows]
-  std::vector<int32_t> output_rows_;                  // [output rows]
-  std::vector<Sequence*> output_sequences_;           // [output rows]
-  std::vector<int32_t> chosen_;                       // [output rows]
-  std::vector<LogprobSums> sums_;                     // [output rows], or empty: none is wanted
-  std::vector<LogprobLogit> top_;                     // [output rows, most wanted]
+  std::vector<int32_t> output_rows_;         // first those that give an id, then those for logits
+  std::vector<Sequence*> output_sequences_;  // [rows that give an id]
+  std::vector<int32_t> chosen_;              // [rows that give an id]
+  std::vector<LogprobSums> sums_;            // [rows that give an id], or empty: none is wanted
+  std::vector<LogprobLogit> top_;            // [rows that give an id, most wanted]
+  // A row whose logits say how probable the next id of its prompt was.
+  struct PromptLogits {
+    Sequence* sequence;
+    int position;  // of the next id
+  };
+  std::vector<PromptLogits> prompt_logits_;
+  std::vector<float> logits_;  // [prompt_logits_.size(), vocab]
 };
 
 }  // namespace edgellm

@@ -25,9 +25,11 @@ ARROWS = {
     "apps/common": [],
     "apps/cli": ["apps/common"],
     "apps/session": ["apps/common", *LIBRARIES],
-    "apps/flags": ["apps/cli", "apps/session", "apps/common", *LIBRARIES],
+    "apps/flags": ["apps/cli", "apps/requests", "apps/session", "apps/common", *LIBRARIES],
     "apps/generate": FRONT_END,
-    "apps/batch": FRONT_END,
+    "apps/requests": ["apps/session", "apps/common", *LIBRARIES],
+    "apps/batch": [*FRONT_END, "apps/requests"],
+    "apps/serve": [*FRONT_END, "apps/requests"],
     "apps/inspect": FRONT_END,
     "apps/hub": ["apps/common"],
     "apps/pull": [*FRONT_END, "apps/hub"],
@@ -36,13 +38,13 @@ ARROWS = {
     "apps/compare/clients": ["apps/common", "tokenizer"],
     "apps/capi": ["apps/session", "apps/common", *LIBRARIES],
     # main.cpp and the register of commands.
-    "apps": ["apps/generate", "apps/batch", "apps/inspect", "apps/bench", "apps/compare", "apps/pull", "apps/cli", "apps/common"],
+    "apps": ["apps/generate", "apps/batch", "apps/serve", "apps/inspect", "apps/bench", "apps/compare", "apps/pull", "apps/cli", "apps/common"],
 }
 # Headers that only some folders may include.
 LIMITED = {
     "CLI/": ["apps/cli"],
     "spdlog/": ["apps/common"],
-    "httplib.h": ["apps/compare/clients", "apps/hub"],
+    "httplib.h": ["apps/compare/clients", "apps/hub", "apps/serve"],
     "openssl/": ["apps/hub"],
     "cuda_runtime": ["kernels", "engine", "apps/bench"],
 }

@@ -252,6 +252,14 @@ def main():
         {"id": "batch_req_" + "0" * 32, "custom_id": "a", "line": 3, "response": {"x": [1]},
          "error": None}).encode() + b"\n")
 
+    seed("request_fuzz", "chat", b"\1" + json.dumps(
+        {"model": "m", "messages": [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}],
+         "stream": True, "stream_options": {"include_usage": True}, "logprobs": True, "top_logprobs": 3,
+         "max_completion_tokens": 5, "logit_bias": {"7": -1.5}, "stop": ["x"], "seed": 3}).encode())
+    seed("request_fuzz", "completion", b"\0" + json.dumps(
+        {"prompt": [[1, 2], [3]], "echo": True, "max_tokens": 0, "logprobs": 1, "n": 2, "temperature": 0,
+         "frequency_penalty": 0.5, "ignore_eos": True, "return_token_ids": True}).encode())
+
     published = json.loads(
         (pathlib.Path(__file__).parents[1] / "tests/data/chat/templates.json").read_text())
     conversation = b"\0be brief\0\1hi  \xc3\xa9\n<s>\0\2ab\0\1c"  # the role's byte, the text

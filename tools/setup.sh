@@ -4,6 +4,7 @@
 #
 #   tools/setup.sh           to build the program
 #   tools/setup.sh test      also to build and run the tests
+#   tools/setup.sh clients   also to test the server with clients from PyPI
 #   tools/setup.sh fuzz      also to fuzz
 #   tools/setup.sh package   also to make a Debian package
 set -euo pipefail
@@ -16,7 +17,7 @@ packages=(
   libutf8proc-dev    # Unicode normalisation
   libxxhash-dev      # checksums
   libedit-dev        # line editing of chat
-  libcpp-httplib-dev # HTTP: to download models, and to compare with other programs' servers
+  libcpp-httplib-dev # HTTP: to serve, to download models, to compare with other programs' servers
   libssl-dev         # TLS and hashes of downloads
 )
 package=(file)
@@ -28,14 +29,16 @@ test=(
   parallel              # test of the recipe in docs/batch.md
   openssl               # certificate of the server that pull is tested with
 )
+clients=("${test[@]}" python3-venv chromium)
 fuzz=("${test[@]}" clang libclang-rt-dev llvm)  # libFuzzer, the sanitizers, names in their reports
 case ${1:-} in
   "") ;;
   test) packages+=("${test[@]}") ;;
+  clients) packages+=("${clients[@]}") ;;
   fuzz) packages+=("${fuzz[@]}") ;;
   package) packages+=("${package[@]}") ;;
   *)
-    echo "usage: tools/setup.sh [test | fuzz | package]" >&2
+    echo "usage: tools/setup.sh [test | clients | fuzz | package]" >&2
     exit 2
     ;;
 esac

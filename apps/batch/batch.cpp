@@ -10,9 +10,6 @@
 namespace edgellm {
 namespace {
 
-// Bounds the table of blocks that all sequences share on the device.
-constexpr int kMaxSequences = 4096;
-
 int run(const BatchFlags& flags) {
   if (!flags.merge.empty()) {
     if (!flags.model.name.empty()) {
@@ -68,28 +65,6 @@ void add_files(Command& command, BatchFlags& flags) {
       .value("FILE.jsonl");
 }
 
-void add_size(Command& command, BatchFlags& flags) {
-  command
-      .size_option("--kv-memory", flags.kv_memory,
-                   "Most memory for the KV cache, for example 8G or 512MiB [what is left]")
-      .value("SIZE")
-      .group("Engine");
-  command
-      .option("--sequences", flags.sequences,
-              "Requests answered at a time, as far as the KV cache has room; changes "
-              "speed and memory, never the result [CPU 16, GPU 256]")
-      .range(1, kMaxSequences)
-      .value("N")
-      .group("Engine");
-  command
-      .option("--max-batch-tokens", flags.max_batch_tokens,
-              "Most tokens of a pass that also decodes: fewer make answers flow more evenly while "
-              "prompts are read, and take longer [as --prefill-chunk]")
-      .range(1, kMaxPrefillChunk)
-      .value("N")
-      .group("Engine");
-}
-
 }  // namespace
 
 void add_batch(Program& program) {
@@ -112,11 +87,7 @@ void add_batch(Program& program) {
   add_answer_options(command, flags->answer);
   command.flag("--ignore-eos", flags->ignore_eos, "Never choose a token that ends the answer");
   add_engine_options(command, flags->engine);
-  command.find("--prefill-chunk")
-      .description(
-          "Prompt tokens of one pass, of all requests together; changes speed and memory, "
-          "never the result [CPU 256, GPU 4096]");
-  add_size(command, *flags);
+  add_sequences_options(command, flags->sequences);
   add_full_head_flag(command, flags->engine);
   add_sampling_options(command, flags->sampling);
   command.runs([flags] { return run(*flags); });

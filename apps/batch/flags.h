@@ -1,12 +1,12 @@
 // What the command line of `edgellm batch` says.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/batch/manifest.h"
+#include "apps/requests/many_sequences.h"
 #include "apps/session/answer_options.h"
 #include "apps/session/chat_prompt.h"
 #include "apps/session/sampling_choice.h"
@@ -26,9 +26,7 @@ struct BatchFlags {
   std::optional<Shard> shard;
   std::string summary;
   std::vector<std::string> merge;
-  uint64_t kv_memory = 0;    // bytes; 0: what there is
-  int sequences = 0;         // 0: the device's default
-  int max_batch_tokens = 0;  // of a pass that decodes; 0: --prefill-chunk's
+  ManySequences sequences;
   bool chat = false;
   ChatOptions chat_options;
   AnswerOptions answer;

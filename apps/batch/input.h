@@ -7,8 +7,8 @@
 #include <string>
 
 #include "apps/batch/ids.h"
+#include "apps/batch/line.h"
 #include "apps/batch/manifest.h"
-#include "apps/batch/request.h"
 #include "base/files.h"
 #include "base/lines.h"
 

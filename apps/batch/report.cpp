@@ -48,13 +48,13 @@ void BatchReport::begin(int64_t n_total, int sequences) {
   next_note_ = began_at_ + kNoteInterval;
 }
 
-void BatchReport::answered(const BatchAnswer& answer) {
+void BatchReport::answered(const RequestAnswer& answer) {
   ++answered_;
   const SequenceResult& first = answer.choices.front().result;
   int64_t queued = first.queued_ns;
   int64_t first_token = first.ttft_ns;
   int64_t end = first.total_ns;
-  for (const BatchChoice& choice : answer.choices) {
+  for (const AnswerChoice& choice : answer.choices) {
     queued = std::min(queued, choice.result.queued_ns);
     first_token = std::min(first_token, choice.result.ttft_ns);
     end = std::max(end, choice.result.total_ns);
@@ -65,7 +65,7 @@ void BatchReport::answered(const BatchAnswer& answer) {
   queued_ns_.push_back(queued);
 }
 
-void BatchReport::failed(const BatchError& error) {
+void BatchReport::failed(const RequestError& error) {
   if (failed_ == 0) first_failure_ = error.message;
   ++failed_;
   ++failures_[error.code];

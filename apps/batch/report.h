@@ -25,8 +25,8 @@ class BatchReport {
   void answered_before() { ++answered_before_; }
   // The request's answers, one or `n`: its first token is that of the earliest, its end that of the
   // last.
-  void answered(const BatchAnswer& answer);
-  void failed(const BatchError& error);
+  void answered(const RequestAnswer& answer);
+  void failed(const RequestError& error);
   void ended(const SchedulerCounters& counters);
 
   // Cheap enough for every step. `n_safe`: records that are written for good.

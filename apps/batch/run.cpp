@@ -11,22 +11,22 @@
 #include <unordered_set>
 #include <utility>
 
-#include "apps/batch/backend.h"
+#include "apps/batch/defaults.h"
 #include "apps/batch/ids.h"
 #include "apps/batch/input.h"
 #include "apps/batch/journal.h"
-#include "apps/batch/prompts.h"
 #include "apps/batch/record_writer.h"
 #include "apps/batch/records.h"
 #include "apps/batch/report.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "apps/common/version.h"
-#include "apps/session/leading_space.h"
+#include "apps/requests/many_sequences.h"
+#include "apps/requests/prompts.h"
+#include "apps/requests/sequence.h"
 #include "base/error.h"
 #include "base/output_file.h"
 #include "base/text.h"
-#include "tokenizer/text_stream.h"
 
 namespace edgellm {
 namespace {
@@ -227,14 +227,14 @@ class BatchRun {
 
   void answer_all() {
     session_.check_contents();
-    backend_ = &start_batch_backend(session_, flags_);
+    backend_ = &start_many_sequences(session_, flags_.sequences);
     if (journal_) {
       write_manifest(flags_.output, manifest_);
       journal_->keep();
     }
     writer_.emplace(is_stream() ? stream_fd_ : journal_->fd(), /*sync=*/!is_stream(),
                     flags_.output == "-" ? "standard output" : flags_.output);
-    Scheduler scheduler(*backend_, {.max_batch_tokens = flags_.max_batch_tokens});
+    Scheduler scheduler(*backend_, {.max_batch_tokens = flags_.sequences.max_batch_tokens});
     // Shards have about the same number of requests. The exact number is known at the end.
     const int64_t n_total = manifest_.input ? manifest_.input->requests / shard_.count : 0;
     report_.begin(n_total, backend_->info().sequences);
@@ -291,7 +291,7 @@ class BatchRun {
     try {
       submit(head, request, scheduler);
     } catch (const Error& error) {
-      fail(head, batch_error(error.code(), about(head, error.what())));
+      fail(head, request_error(error.code(), about(head, error.what())));
     }
   }
 
@@ -302,11 +302,11 @@ class BatchRun {
   }
 
   void submit(const RecordHead& head, const BatchInput::Request& line, Scheduler& scheduler);
-  void submit_choice(const std::shared_ptr<Live>& live, size_t choice, const BatchRequest& wanted,
+  void submit_choice(const std::shared_ptr<Live>& live, size_t choice, const AnswerRequest& wanted,
                      Scheduler& scheduler);
   void end_choice(Live& live, size_t choice, SequenceResult&& result);
 
-  void fail(const RecordHead& head, const BatchError& error) {
+  void fail(const RecordHead& head, const RequestError& error) {
     if (flags_.strict && report_.n_failed() == 0) {
       strict_end_ = error.message + " (--strict: the first failure ends the run)";
     }
@@ -369,7 +369,7 @@ class BatchRun {
   Session& session_;
   const ModelFile& model_;
   const Tokenizer* tokenizer_;
-  BatchPrompts prompts_;
+  RequestPrompts prompts_;
   BatchDefaults defaults_;
   const Shard shard_;
   BatchInput input_;
@@ -391,39 +391,29 @@ class BatchRun {
 // A request that is being answered, once or `n` times.
 struct BatchRun::Live {
   RecordHead head;
-  BatchAnswer answer;
-  struct ChoiceText {
-    TextStream stream;
-    std::optional<LeadingSpace> leading_space;  // of a chat
-  };
-  std::vector<std::optional<ChoiceText>> texts;  // of the choices; none without a tokenizer
+  RequestAnswer answer;
+  std::vector<std::optional<AnswerText>> texts;  // of the choices; none without a tokenizer
   size_t n_unfinished = 0;
   bool has_failed = false;
 
   // False when a stop string has come.
-  bool push(size_t choice, int32_t id, bool is_end) {
-    std::optional<ChoiceText>& text = texts[choice];
-    if (!text || is_end) return true;
-    add(choice, text->stream.push(id));
-    return !text->stream.stopped();
-  }
-
-  void add(size_t choice, const std::string& piece) {
-    std::optional<LeadingSpace>& space = texts[choice]->leading_space;
-    *answer.choices[choice].text += space ? space->dropped_from(piece) : piece;
+  bool push(size_t choice, int32_t id) {
+    if (!texts[choice]) return true;
+    *answer.choices[choice].text += texts[choice]->push(id);
+    return !texts[choice]->stopped();
   }
 };
 
 void BatchRun::submit(const RecordHead& head, const BatchInput::Request& line,
                       Scheduler& scheduler) {
-  BatchRequest wanted = line.json ? read_batch_request(*line.json, defaults_, line.where())
-                                  : text_request(line.text, defaults_, line.where());
+  AnswerRequest wanted = line.json ? read_batch_request(*line.json, defaults_, line.where())
+                                   : text_request(line.text, defaults_, line.where());
   const auto live = std::make_shared<Live>();
   live->head = head;
   live->answer.is_chat = wanted.is_chat;
   live->answer.with_token_ids = wanted.return_token_ids || tokenizer_ == nullptr;
   live->answer.with_logprobs = wanted.top_logprobs.has_value();
-  live->answer.prompt_ids = prompts_.ids(wanted);
+  live->answer.prompts = prompts_.ids(wanted);
   live->n_unfinished = static_cast<size_t>(wanted.n);
   live->answer.choices.resize(live->n_unfinished);
   live->texts.resize(live->n_unfinished);
@@ -433,40 +423,23 @@ void BatchRun::submit(const RecordHead& head, const BatchInput::Request& line,
   }
 }
 
-// Each answer to a request has the seed behind that of the one before it.
 void BatchRun::submit_choice(const std::shared_ptr<Live>& live, size_t choice,
-                             const BatchRequest& wanted, Scheduler& scheduler) {
-  BatchChoice& to = live->answer.choices[choice];
+                             const AnswerRequest& wanted, Scheduler& scheduler) {
+  const std::vector<int32_t>& prompt_ids = live->answer.prompts.front();
+  AnswerChoice& to = live->answer.choices[choice];
   if (tokenizer_ != nullptr) {
     to.text.emplace();
-    Live::ChoiceText& text =
-        live->texts[choice].emplace(Live::ChoiceText{{*tokenizer_, wanted.stop}, {}});
-    if (wanted.is_chat) {
-      text.leading_space.emplace();
-    } else {
-      text.stream.start_behind(live->answer.prompt_ids);
-    }
+    live->texts[choice].emplace(*tokenizer_, wanted, prompt_ids);
   }
-  const std::vector<int32_t>& stop_ids = model_.tokenizer().stop_ids;
-  SequenceRequest request;
-  request.prompt_ids = live->answer.prompt_ids;
-  request.max_tokens = wanted.max_tokens;
-  request.stop_ids = stop_ids;
-  request.ignore_stop_ids = wanted.ignore_eos;
-  request.sampling = wanted.sampling;
-  request.sampling.seed += choice;
+  SequenceRequest request = sequence_request(wanted, prompt_ids, static_cast<int>(choice), model_);
   if (wanted.sampling.temperature > 0) to.seed = request.sampling.seed;
-  const auto is_end = [&stop_ids](int32_t id) {
-    return std::binary_search(stop_ids.begin(), stop_ids.end(), id);
-  };
   if (wanted.top_logprobs) {
-    request.top_logprobs = *wanted.top_logprobs;
-    request.on_logprobs = [&to, is_end](int32_t id, const TokenLogprobs& logprobs) {
-      if (!is_end(id)) to.logprobs.push_back({id, logprobs});
+    request.on_logprobs = [this, &to](int32_t id, const TokenLogprobs& logprobs) {
+      if (!is_stop_id(model_, id)) to.logprobs.push_back({id, logprobs});
     };
   }
-  request.on_token = [live, choice, is_end](int32_t id) {
-    return live->push(choice, id, is_end(id));
+  request.on_token = [this, live, choice](int32_t id) {
+    return is_stop_id(model_, id) || live->push(choice, id);
   };
   request.on_end = [this, live, choice](SequenceResult&& result) {
     end_choice(*live, choice, std::move(result));
@@ -479,10 +452,10 @@ void BatchRun::end_choice(Live& live, size_t choice, SequenceResult&& result) {
   if (result.failure) {
     if (std::exchange(live.has_failed, true)) return;  // one record is enough
     return fail(live.head,
-                batch_error(result.failure->code, about(live.head, result.failure->message)));
+                request_error(result.failure->code, about(live.head, result.failure->message)));
   }
-  BatchChoice& to = live.answer.choices[choice];
-  if (live.texts[choice]) live.add(choice, live.texts[choice]->stream.finish());
+  AnswerChoice& to = live.answer.choices[choice];
+  if (live.texts[choice]) *to.text += live.texts[choice]->finish();
   to.result = std::move(result);
   if (live.n_unfinished > 0 || live.has_failed) return;
   report_.answered(live.answer);

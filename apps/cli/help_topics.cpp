@@ -45,7 +45,8 @@ const std::vector<EnvironmentVariable>& environment_variables() {
        "Where compare --ollama finds Ollama, in Ollama's own forms: HOST, HOST:PORT, :PORT or "
        "http://HOST:PORT; 127.0.0.1:11434 unless set."},
       {"EDGELLM_API_KEY",
-       "The API key that compare sends to the server of --url, if any. Never printed.",
+       "The API key that compare sends to the server of --url, if any, and that serve demands "
+       "where no --api-key is given. Never printed.",
        /*is_secret=*/true},
       {"SSL_CERT_FILE",
        "Certificates that pull and compare trust for https, those of the system unless set; read "

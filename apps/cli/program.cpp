@@ -51,8 +51,7 @@ CommandInfo command_info(const Command& command) {
 // What other programs call a command that edgellm has under another name, or has not.
 std::string advice_for_foreign_command(const std::string& word) {
   static const std::map<std::string, std::string> advice = {
-      {"serve", "edgellm has no server; edgellm batch answers files of OpenAI's requests"},
-      {"server", "edgellm has no server; edgellm batch answers files of OpenAI's requests"},
+      {"server", "edgellm serve answers requests over HTTP"},
       {"push", "edgellm uploads nothing"},
       {"ps", "no model stays loaded between two commands; edgellm list shows the models there are"},
       {"stop", "no model stays loaded between two commands"},

@@ -96,6 +96,32 @@ void add_full_head_flag(Command& command, SessionOptions& options) {
                "speed and memory, never the result");
 }
 
+void add_sequences_options(Command& command, ManySequences& options) {
+  command.find("--prefill-chunk")
+      .description(
+          "Prompt tokens of one pass, of all requests together; changes speed and memory, "
+          "never the result [CPU 256, GPU 4096]");
+  command
+      .size_option("--kv-memory", options.kv_memory,
+                   "Most memory for the KV cache, for example 8G or 512MiB [what is left]")
+      .value("SIZE")
+      .group("Engine");
+  command
+      .option("--sequences", options.sequences,
+              "Requests answered at a time, as far as the KV cache has room; changes "
+              "speed and memory, never the result [CPU 16, GPU 256]")
+      .range(1, kMaxSequences)
+      .value("N")
+      .group("Engine");
+  command
+      .option("--max-batch-tokens", options.max_batch_tokens,
+              "Most tokens of a pass that also decodes: fewer make answers flow more evenly while "
+              "prompts are read, and take longer [as --prefill-chunk]")
+      .range(1, kMaxPrefillChunk)
+      .value("N")
+      .group("Engine");
+}
+
 void add_answer_options(Command& command, AnswerOptions& options) {
   command
       .parsed_option(
@@ -130,7 +156,7 @@ void add_sampling_options(Command& command, SamplingChoice& choice, SamplingDefa
   add("--temp", choice.temperature,
       sampled ? "Temperature; 0: greedy, with the model's repetition penalty"
               : "Temperature; 0: greedy",
-      "0", "T")
+      otherwise == SamplingDefault::kOpenAi ? "1" : "0", "T")
       .aliases("--temperature");
   add("--top-k", choice.top_k, "Choose among the K most probable tokens; 0: off", "0", "K");
   add("--top-p", choice.top_p,
@@ -148,7 +174,7 @@ void add_sampling_options(Command& command, SamplingChoice& choice, SamplingDefa
       .parsed_option(
           "--seed", [&choice](const std::string& text) { choice.set_seed("--seed", text); },
           "The same seed gives the same text on every device; random draws one [run: random; "
-          "chat: random for each answer; batch, bench: 0]")
+          "chat, serve: random for each answer; batch, bench: 0]")
       .value("S|random")
       .aliases("-s")
       .group(kSampling);

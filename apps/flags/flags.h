@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/cli/options.h"
+#include "apps/requests/many_sequences.h"
 #include "apps/session/answer_options.h"
 #include "apps/session/chat_prompt.h"
 #include "apps/session/prompt.h"
@@ -23,12 +24,15 @@ Option add_optional_model_argument(Command& command, ModelChoice& model);
 void add_no_cache_flag(Command& command, bool& no_cache);
 void add_engine_options(Command& command, SessionOptions& options);
 void add_full_head_flag(Command& command, SessionOptions& options);
+// --kv-memory, --sequences, --max-batch-tokens; after the engine's options, whose --prefill-chunk
+// means something else then.
+void add_sequences_options(Command& command, ManySequences& options);
 
 // -n, whose default is what `options` hold, and --stop.
 void add_answer_options(Command& command, AnswerOptions& options);
 
 // What a command does where the user says nothing: help names it.
-enum class SamplingDefault { kGreedy, kModels };
+enum class SamplingDefault { kGreedy, kModels, kOpenAi };  // kOpenAi: temperature 1
 void add_sampling_options(Command& command, SamplingChoice& choice,
                           SamplingDefault otherwise = SamplingDefault::kGreedy);
 

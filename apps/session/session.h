@@ -80,6 +80,7 @@ class Session {
           Messages messages = messages_to_stderr());
 
   const ModelFile& model() const { return *model_; }
+  const SessionOptions& options() const { return options_; }
   const ModelConfig& config() const { return model_->config(); }
 
   // Loaded at the first call. Null where the file holds none.

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "apps/batch/ids.h"
-#include "apps/batch/request.h"
+#include "apps/batch/line.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "tests/apps/batch_files.h"
@@ -11,7 +11,7 @@
 namespace edgellm::test {
 namespace {
 
-BatchRequest read(const std::string& text, const BatchDefaults& defaults = {}) {
+AnswerRequest read(const std::string& text, const BatchDefaults& defaults = {}) {
   return read_batch_request(parse_batch_line(text, "line 1"), defaults, "line 1");
 }
 
@@ -34,12 +34,12 @@ void refused(const std::string& text, const std::string& part) {
 }
 
 TEST_CASE("a request's fields") {
-  const BatchRequest request =
+  const AnswerRequest request =
       read(R"({"id":7,"prompt":"x","max_completion_tokens":5,"temperature":1,"top_p":0.5,"top_k":3,
                "min_p":0.25,"repetition_penalty":1.5,"seed":18446744073709551615,"stop":"end",
                "ignore_eos":true,"return_token_ids":true,"user":"me","metadata":{"a":1},"n":1,
                "stream":false,"logprobs":null,"tools":[],"response_format":{"type":"text"}})");
-  CHECK(request.prompt == "x");
+  CHECK(request.prompts.at(0).text == "x");
   CHECK(request.max_tokens == 5);
   CHECK(request.sampling.temperature == 1);
   CHECK(request.sampling.top_p == 0.5);
@@ -54,7 +54,7 @@ TEST_CASE("a request's fields") {
   CHECK(parse_batch_line(R"({"custom_id":"b","prompt":"x"})", "").id == "b");
   CHECK(!parse_batch_line(R"({"id":null,"prompt":"x"})", "").id);
   CHECK(read(R"({"prompt":"x","top_k":-1,"temperature":1})").sampling.top_k == 0);
-  CHECK(read(R"({"prompt":[1,2]})").prompt_ids == std::vector<int32_t>{1, 2});
+  CHECK(read(R"({"prompt":[1,2]})").prompts.at(0).ids == std::vector<int32_t>{1, 2});
   CHECK(read(R"({"prompt":"x","stop":["a","b"]})").stop.size() == 2);
   CHECK(read(R"({"prompt":"x","top_p":1})").sampling.is_argmax());
   const SamplingOptions penalised =

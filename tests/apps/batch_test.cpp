@@ -599,7 +599,7 @@ TEST_CASE("progress on a terminal, a summary for programs") {
 }
 
 TEST_CASE("a summary has the latencies of all answers to a request") {
-  BatchAnswer answer;
+  RequestAnswer answer;
   answer.choices.resize(2);
   SequenceResult& slow = answer.choices[0].result;
   slow.queued_ns = 1;

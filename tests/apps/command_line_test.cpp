@@ -21,9 +21,7 @@ TEST_CASE("every wrong command line says what was wrong, what was expected, what
   const std::vector<WrongLine> lines = {
       // Commands.
       {{"rnu", "m"}, "unknown command rnu; did you mean run?"},
-      {{"serve"},
-       "unknown command serve; edgellm has no server; edgellm batch answers files of OpenAI's "
-       "requests"},
+      {{"server"}, "unknown command server; edgellm serve answers requests over HTTP"},
       {{"push", "m"}, "unknown command push; edgellm uploads nothing"},
       {{"--bogus"}, "unknown option --bogus; see edgellm --help"},
       {{"--json"}, "--json requires --version; see edgellm --help"},

@@ -636,6 +636,151 @@ TEST_CASE("an interruption ends everything with the ids so far, and work can go 
   check_equal(run_all(scheduler, requests), expected);
 }
 
+TEST_CASE("a cancelled request frees its blocks at once, and the others do not notice") {
+  Fixture f;
+  const std::vector<SequenceRequest> requests = mixed_requests(f, 40, 21);
+  const auto expected = expected_of(f, requests);
+  Random random(4);
+  for (const int64_t run_ns : {int64_t{0}, int64_t{20'000'000}}) {
+    const auto backend = f.backend(5, 20);
+    bool has_news = false;  // true ends a run of passes, as a server's inbox does
+    Scheduler scheduler(*backend, {.run_ns = run_ns, .wants_control = [&] { return has_news; }});
+    std::vector<SequenceResult> results(requests.size());
+    std::vector<int> ends(requests.size());
+    std::vector<uint64_t> ids;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      SequenceRequest request = requests[i];
+      request.on_token = [&, on_token = request.on_token](int32_t id) {
+        has_news = random.below(8) == 0;
+        return !on_token || on_token(id);
+      };
+      request.on_end = [&, i](SequenceResult&& result) {
+        results[i] = std::move(result);
+        ++ends[i];
+      };
+      ids.push_back(scheduler.submit(std::move(request)));
+    }
+    CHECK_FALSE(scheduler.cancel(ids.back() + 1));
+    size_t n_cancelled = 0;
+    size_t n_waiting = 0;
+    while (scheduler.step()) {
+      const auto victim = static_cast<size_t>(random.below(static_cast<int>(requests.size())));
+      if (random.below(4) != 0 || n_cancelled >= requests.size() / 2) continue;
+      const bool has_ended = ends[victim] == 1;
+      const size_t waiting = scheduler.waiting();
+      REQUIRE(scheduler.cancel(ids[victim]) == !has_ended);
+      REQUIRE(ends[victim] == 1);
+      if (has_ended) continue;
+      REQUIRE(results[victim].finish_reason == FinishReason::kInterrupted);
+      if (scheduler.waiting() < waiting) ++n_waiting;
+      ++n_cancelled;
+      REQUIRE_FALSE(scheduler.cancel(ids[victim]));
+    }
+    CHECK(n_cancelled > 5);
+    CHECK(n_waiting > 0);
+    CHECK(n_waiting < n_cancelled);
+    CHECK(scheduler.blocks().used() == 0);
+    CHECK(scheduler.active() == 0);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      INFO("request " << i);
+      CHECK(ends[i] == 1);
+      if (results[i].finish_reason == FinishReason::kInterrupted && !results[i].failure) {
+        CHECK(results[i].token_ids == first(expected[i].token_ids, results[i].token_ids.size()));
+      } else {
+        check_same(results[i], expected[i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("who computes a shared beginning may be cancelled: another one computes the rest") {
+  Fixture f;
+  SequenceRequest request;
+  request.prompt_ids = prompt_of(3 * kChunk + 5, f.model.config().vocab);
+  request.max_tokens = 4;
+  const SequenceResult expected = f.expected(request);
+  const auto backend = f.backend(3, 12, kChunk / 2 + kChunk);
+  Scheduler scheduler(*backend, {});
+  std::vector<SequenceResult> results(3);
+  std::vector<uint64_t> ids;
+  for (SequenceResult& to : results) {
+    request.on_end = [&to](SequenceResult&& result) { to = std::move(result); };
+    ids.push_back(scheduler.submit(request));
+  }
+  scheduler.step();
+  REQUIRE(scheduler.cancel(ids[0]));  // after a block and a half
+  CHECK(scheduler.blocks().used() == 5);
+  while (scheduler.step()) {
+  }
+  CHECK(results[0].token_ids.empty());
+  check_same(results[1], expected);
+  check_same(results[2], expected);
+  CHECK(results[1].n_shared_prompt_ids == kChunk);
+  CHECK(results[2].n_shared_prompt_ids == 3 * kChunk);
+}
+
+// By way of generate(): the most probable ids behind each beginning of the prompt, all of them.
+std::vector<TokenLogprobs> prompt_logprobs_alone(Fixture& f, const std::vector<int32_t>& prompt) {
+  std::vector<TokenLogprobs> all;
+  for (size_t n = 1; n < prompt.size(); ++n) {
+    GenerateRequest one;
+    one.prompt_ids = std::span(prompt).first(n);
+    one.max_tokens = 1;
+    one.top_logprobs = f.model.config().vocab;
+    one.on_logprobs = [&](const TokenLogprobs& logprobs) { all.push_back(logprobs); };
+    generate(*f.alone, one);
+  }
+  return all;
+}
+
+TEST_CASE("log-probabilities of a prompt's ids are those of generate(), beside any others") {
+  Fixture f(nlohmann::json{{"vocab_size", 90}});
+  std::vector<SequenceRequest> requests = mixed_requests(f, 12, 31);
+  requests[3].prompt_ids = prompt_of(150, 90);  // may share, and leaves its blocks behind
+  struct Seen {
+    std::vector<int> positions;
+    std::vector<TokenLogprobs> logprobs;
+  };
+  std::vector<Seen> seen(requests.size());
+  for (size_t i = 0; i < requests.size(); i += 2) {
+    SequenceRequest& request = requests[i];
+    // The second computes all of it again, though the first leaves it in the cache.
+    if (i == 2 || i == 4) request.prompt_ids = prompt_of(150, 90);
+    if (request.prompt_ids.size() == 199) request.prompt_ids.pop_back();
+    request.max_tokens = 1 + static_cast<int>(i);
+    request.top_logprobs = static_cast<int>(i % 5);
+    request.on_prompt_logprobs = [&to = seen[i]](int position, const TokenLogprobs& logprobs) {
+      to.positions.push_back(position);
+      to.logprobs.push_back(logprobs);
+    };
+  }
+  for (const int max_rows : {7, 100, 300}) {
+    INFO(max_rows << " rows");
+    seen.assign(requests.size(), {});
+    const auto backend = f.backend(6, 24, max_rows);
+    Scheduler scheduler(*backend, {});
+    check_equal(run_all(scheduler, requests), expected_of(f, requests));
+    for (size_t i = 0; i < requests.size(); i += 2) {
+      INFO("request " << i);
+      const std::vector<int32_t>& prompt = requests[i].prompt_ids;
+      const std::vector<TokenLogprobs> expected = prompt_logprobs_alone(f, prompt);
+      REQUIRE(seen[i].logprobs.size() == prompt.size() - 1);
+      for (size_t k = 0; k < expected.size(); ++k) {
+        CHECK(seen[i].positions[k] == static_cast<int>(k) + 1);
+        const std::vector<TokenLogprob>& all = expected[k].top;
+        const TokenLogprobs& one = seen[i].logprobs[k];
+        const auto own = std::ranges::find(all, prompt[k + 1], &TokenLogprob::id);
+        CHECK(one.logprob == own->logprob);
+        REQUIRE(one.top.size() == static_cast<size_t>(requests[i].top_logprobs));
+        for (size_t t = 0; t < one.top.size(); ++t) {
+          CHECK(one.top[t].id == all[t].id);
+          CHECK(one.top[t].logprob == all[t].logprob);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("while prompts are computed, sequences that decode get an id from every pass") {
   Fixture f;
   const int vocab = f.model.config().vocab;

@@ -1,5 +1,5 @@
-// OpenAI's completions API, as llama-server, vLLM and others serve it, and what llama-server and
-// vLLM report beyond it.
+// OpenAI's completions API, as llama-server, vLLM and others serve it, and what llama-server, vLLM
+// and edgellm's own server report beyond it.
 #include <cmath>
 
 #include "apps/compare/clients/event_reader.h"
@@ -13,13 +13,14 @@
 namespace edgellm::peers {
 namespace {
 
-enum class Software { kLlamaServer, kVllm, kOther };
+enum class Software { kLlamaServer, kVllm, kEdgellm, kOther };
 
 // By what /v1/models says of its models.
 Software software_of(const nlohmann::json& model) {
   const std::string owner = text_of(model, "owned_by").value_or("");
   if (owner == "llamacpp") return Software::kLlamaServer;
   if (owner == "vllm") return Software::kVllm;
+  if (owner == "edgellm") return Software::kEdgellm;
   return Software::kOther;
 }
 
@@ -115,7 +116,8 @@ class OpenAi : public Peer {
       : client_(address, std::move(options)) {
     choose_model(model);
     software_ = software_of(entry_);
-    if (software_ == Software::kLlamaServer) props_ = optional_json("/props");
+    const bool has_props = software_ == Software::kLlamaServer || software_ == Software::kEdgellm;
+    if (has_props) props_ = optional_json("/props");
     if (software_ == Software::kVllm) props_ = optional_json("/version");
   }
 
@@ -182,6 +184,11 @@ class OpenAi : public Peer {
       case Software::kVllm:
         info.software = "vLLM";
         info.version = measured(text_of(props_, "version"), silent);
+        break;
+      case Software::kEdgellm:
+        info.software = "edgellm serve";
+        info.version = measured(text_of(props_, "build_info"), silent);
+        info.device = measured(text_of(props_, "device"), silent);
         break;
       case Software::kOther:
         info.software = "OpenAI-compatible server";

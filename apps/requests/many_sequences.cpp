@@ -1,4 +1,4 @@
-#include "apps/batch/backend.h"
+#include "apps/requests/many_sequences.h"
 
 #include <algorithm>
 
@@ -31,12 +31,12 @@ uint64_t cpu_cache_bytes() {
   return free_bytes ? *free_bytes / 2 : kUnknown;
 }
 
-int64_t affordable_blocks(const ModelFile& model, const BatchFlags& flags, const Device& device,
+int64_t affordable_blocks(const ModelFile& model, uint64_t kv_memory, const Device& device,
                           const EngineOptions& options, uint64_t block_bytes) {
-  if (flags.kv_memory > 0) {
-    const uint64_t blocks = flags.kv_memory / block_bytes;
+  if (kv_memory > 0) {
+    const uint64_t blocks = kv_memory / block_bytes;
     if (blocks == 0) {
-      throw Error(ExitCode::kUsage, "--kv-memory " + std::to_string(flags.kv_memory) +
+      throw Error(ExitCode::kUsage, "--kv-memory " + std::to_string(kv_memory) +
                                         " is too little: a block of the KV cache takes " +
                                         std::to_string(block_bytes) + " bytes");
     }
@@ -51,28 +51,28 @@ int64_t affordable_blocks(const ModelFile& model, const BatchFlags& flags, const
 
 }  // namespace
 
-Backend& start_batch_backend(Session& session, const BatchFlags& flags) {
+Backend& start_many_sequences(Session& session, const ManySequences& wanted) {
   const EngineOptions common = session.engine_options();
   const uint64_t block_bytes = kv_block_bytes(session.config(), common.kv_type);
   const EngineOptions options = session.fit_device([&](const Device& device) {
     EngineOptions fitted = common;
     // Rows of a pass are of many sequences: the context does not bound them.
-    fitted.max_rows = flags.engine.prefill_chunk > 0 ? flags.engine.prefill_chunk
-                      : device.gpu                   ? kGpuRows
-                                                     : EngineOptions().max_rows;
-    fitted.sequences = flags.sequences > 0 ? flags.sequences
-                       : device.gpu        ? kGpuSequences
-                                           : kCpuSequences;
+    fitted.max_rows = session.options().prefill_chunk > 0 ? session.options().prefill_chunk
+                      : device.gpu                        ? kGpuRows
+                                                          : EngineOptions().max_rows;
+    fitted.sequences = wanted.sequences > 0 ? wanted.sequences
+                       : device.gpu         ? kGpuSequences
+                                            : kCpuSequences;
     // A pass has a row for each sequence.
     fitted.max_rows = std::max(fitted.max_rows, fitted.sequences);
     const int64_t useful = int64_t{fitted.sequences} * BlockPool::blocks_for(fitted.context);
-    const int64_t blocks =
-        std::min(useful, affordable_blocks(session.model(), flags, device, fitted, block_bytes));
+    const int64_t blocks = std::min(
+        useful, affordable_blocks(session.model(), wanted.kv_memory, device, fitted, block_bytes));
     fitted.kv_blocks = static_cast<int>(std::clamp<int64_t>(blocks, 1, INT32_MAX));
     return fitted;
   });
   print_note("KV cache: " + human_bytes(static_cast<uint64_t>(options.kv_blocks) * block_bytes) +
-             " (" + flags.engine.kv_type + ") for " +
+             " (" + session.options().kv_type + ") for " +
              std::to_string(int64_t{options.kv_blocks} * kKvBlockPositions) + " positions, " +
              std::to_string(options.sequences) + " sequences at a time");
   return session.start(options);

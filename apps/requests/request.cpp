@@ -1,4 +1,4 @@
-#include "apps/batch/request.h"
+#include "apps/requests/request.h"
 
 #include <algorithm>
 #include <limits>
@@ -6,7 +6,6 @@
 
 #include "apps/common/near_matches.h"
 #include "apps/session/answer_options.h"
-#include "apps/session/chat_prompt.h"
 #include "apps/session/prompt.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -71,43 +70,21 @@ bool is_ignored(const std::string& name) {
 }
 
 // Every field that is there must be one of `own`, or known as above.
-void check_names(const Fields& fields, const std::vector<std::string>& own, bool with_body) {
+void check_body_names(const Fields& fields, const std::vector<std::string>& own) {
   for (const auto& [name, value] : fields.json().items()) {
     if (value.is_null() || std::find(own.begin(), own.end(), name) != own.end()) continue;
-    if (with_body) {
-      const auto& used = used_fields();
-      if (is_ignored(name) || std::find(used.begin(), used.end(), name) != used.end()) continue;
-      if (const auto neutral = neutral_values().find(name); neutral != neutral_values().end()) {
-        const std::vector<Json>& values = neutral->second;
-        if (std::find(values.begin(), values.end(), value) != values.end()) continue;
-        fields.fail(fields.name(name) + " is " + value_text(value) +
-                    ", which is not supported; leave it out");
-      }
+    const auto& used = used_fields();
+    if (is_ignored(name) || std::find(used.begin(), used.end(), name) != used.end()) continue;
+    if (const auto neutral = neutral_values().find(name); neutral != neutral_values().end()) {
+      const std::vector<Json>& values = neutral->second;
+      if (std::find(values.begin(), values.end(), value) != values.end()) continue;
+      fields.fail(fields.name(name) + " is " + value_text(value) +
+                  ", which is not supported; leave it out");
     }
     std::vector<std::string> known = own;
-    if (with_body) known.insert(known.end(), used_fields().begin(), used_fields().end());
+    known.insert(known.end(), used_fields().begin(), used_fields().end());
     fields.fail(fields.name(printable(name)) + " is unknown" + did_you_mean(name, known));
   }
-}
-
-// An id stands in its record twice, and in messages.
-constexpr size_t kMaxIdBytes = 1024;
-
-std::optional<std::string> read_id(const Fields& fields) {
-  const bool both = fields.has("id") && fields.has("custom_id");
-  if (both) fields.fail("has both id and custom_id; one of them names the request");
-  const Json* id = fields.find(fields.has("id") ? "id" : "custom_id");
-  if (id == nullptr) return std::nullopt;
-  if (id->is_number_integer()) return id->dump();
-  const std::string* text = id->get_ptr<const std::string*>();
-  if (text != nullptr && text->size() > kMaxIdBytes) {
-    fields.fail(std::string(fields.has("id") ? "id" : "custom_id") + " has " +
-                std::to_string(text->size()) + " bytes; expected at most " +
-                std::to_string(kMaxIdBytes));
-  }
-  if (text != nullptr && !text->empty()) return *text;
-  fields.fail(std::string(fields.has("id") ? "id" : "custom_id") + " is " + value_text(*id) +
-              ", expected a text that is not empty");
 }
 
 // A text, or a list of parts that are texts, as vLLM joins them.
@@ -122,14 +99,14 @@ std::string message_content(const Fields& message) {
     if (const std::string type = part.text("type"); type != "text") {
       part.fail(part.name("type") + " is " + value_text(type) + ", but only text is read");
     }
-    check_names(part, {"type", "text"}, /*with_body=*/false);
+    require_known_names(part, {"type", "text"});
     if (i > 0) text += '\n';
     text += part.text("text");
   }
   return text;
 }
 
-std::vector<ChatMessage> read_messages(const Fields& body, const BatchDefaults& defaults) {
+std::vector<ChatMessage> read_messages(const Fields& body, const RequestDefaults& defaults) {
   std::vector<ChatMessage> messages;
   const size_t n_messages = body.array("messages").size();
   for (size_t i = 0; i < n_messages; ++i) {
@@ -140,7 +117,7 @@ std::vector<ChatMessage> read_messages(const Fields& body, const BatchDefaults& 
       message.fail(message.name("role") + " is " + value_text(role) +
                    ", expected system, developer, user or assistant");
     }
-    check_names(message, {"role", "content"}, /*with_body=*/false);
+    require_known_names(message, {"role", "content"});
     messages.push_back({role, message_content(message)});
   }
   if (messages.empty()) body.fail(body.name("messages") + " is empty");
@@ -150,27 +127,52 @@ std::vector<ChatMessage> read_messages(const Fields& body, const BatchDefaults& 
   return messages;
 }
 
-void read_prompt(const Fields& body, BatchRequest& request) {
-  const Json& prompt = body.get("prompt");
-  const std::string name = body.name("prompt");
-  if (prompt.is_string()) {
-    request.prompt = prompt.get<std::string>();
-    if (request.prompt.empty()) body.fail(name + " is empty; give some text to continue");
-    return;
-  }
-  if (!prompt.is_array()) body.fail(name + " is neither a text nor a list of token ids");
-  if (prompt.empty()) body.fail(name + " is empty; give at least one token id");
-  for (const Json& item : prompt) {
+RequestPrompt read_token_ids(const Fields& body, const Json& list, const char* advice) {
+  RequestPrompt prompt;
+  for (const Json& item : list) {
     int64_t id = 0;
     if (!integer_in(item, 0, INT32_MAX, id)) {
-      body.fail(name + " holds " + value_text(item) +
-                ", which is no token id; several prompts are several requests");
+      body.fail(body.name("prompt") + " holds " + value_text(item) + ", which is no token id" +
+                advice);
     }
-    request.prompt_ids.push_back(static_cast<int32_t>(id));
+    prompt.ids.push_back(static_cast<int32_t>(id));
   }
+  if (prompt.ids.empty()) {
+    body.fail(body.name("prompt") + " is empty; give at least one token id");
+  }
+  return prompt;
 }
 
-int read_max_tokens(const Fields& body, int otherwise) {
+// `advice`: what to do where a list holds something other than ids.
+RequestPrompt read_prompt(const Fields& body, const Json& prompt, const char* advice) {
+  const std::string name = body.name("prompt");
+  if (prompt.is_array()) return read_token_ids(body, prompt, advice);
+  if (!prompt.is_string()) body.fail(name + " is neither a text nor a list of token ids");
+  if (prompt.get_ref<const std::string&>().empty()) {
+    body.fail(name + " is empty; give some text to continue");
+  }
+  return {.text = prompt.get<std::string>(), .ids = {}};
+}
+
+// A text, a list of token ids, or in a server's request a list of either.
+std::vector<RequestPrompt> read_prompts(const Fields& body, bool may_be_several) {
+  constexpr size_t kMostPrompts = 1024;
+  const Json& prompt = body.get("prompt");
+  const bool is_list = prompt.is_array() && !prompt.empty() && !prompt.front().is_number();
+  if (!may_be_several) {
+    return {read_prompt(body, prompt, "; several prompts are several requests")};
+  }
+  if (!is_list) return {read_prompt(body, prompt, "")};
+  if (prompt.size() > kMostPrompts) {
+    body.fail(body.name("prompt") + " has " + std::to_string(prompt.size()) +
+              " prompts, expected at most " + std::to_string(kMostPrompts));
+  }
+  std::vector<RequestPrompt> prompts;
+  for (const Json& one : prompt) prompts.push_back(read_prompt(body, one, ""));
+  return prompts;
+}
+
+int read_max_tokens(const Fields& body, int otherwise, bool may_be_none) {
   const auto of = [&](const char* key) { return body.integer(key, INT32_MIN, INT32_MAX); };
   const bool old_name = body.has("max_tokens");
   const bool new_name = body.has("max_completion_tokens");
@@ -180,6 +182,7 @@ int read_max_tokens(const Fields& body, int otherwise) {
   if (old_name && new_name && of("max_tokens") != value) {
     body.fail("max_tokens and max_completion_tokens differ; give one of them");
   }
+  if (value == 0 && may_be_none) return 0;
   check_max_tokens(static_cast<int>(value),
                    body.path() + ": " + body.name(key) + " " + std::to_string(value));
   return static_cast<int>(value);
@@ -243,11 +246,11 @@ std::optional<int> read_logprobs(const Fields& body, bool is_chat) {
   return is_on ? std::optional(top) : std::nullopt;
 }
 
-SamplingOptions read_sampling(const Fields& body, bool is_openai_form,
+SamplingOptions read_sampling(const Fields& body, const BodyForm& form,
                               const SamplingOptions& otherwise) {
   SamplingOptions options = otherwise;
   // Who writes top_p for OpenAI counts on its temperature.
-  if (is_openai_form && otherwise.temperature == 0 && body.has("top_p") &&
+  if (form.is_openai && otherwise.temperature == 0 && body.has("top_p") &&
       !body.has("temperature")) {
     options.temperature = 1;
   }
@@ -278,7 +281,7 @@ SamplingOptions read_sampling(const Fields& body, bool is_openai_form,
   }
   const std::string problem = sampling_problem(options);
   if (!problem.empty()) body.fail(problem);
-  if (options.temperature > 0) return options;
+  if (options.temperature > 0 || form.is_served) return options;
   // An option without effect is refused, as on the command line.
   const auto idle = [&](const char* key, bool is_off) {
     if (!body.has(key) || is_off) return;
@@ -292,8 +295,32 @@ SamplingOptions read_sampling(const Fields& body, bool is_openai_form,
   return options;
 }
 
-BatchRequest with_defaults(const BatchDefaults& defaults) {
-  BatchRequest request;
+void read_streaming(const Fields& body, AnswerRequest& request) {
+  if (body.has("stream")) request.stream = body.boolean("stream");
+  if (!body.has("stream_options")) return;
+  const Fields options = body.object("stream_options");
+  if (!request.stream) {
+    body.fail(body.name("stream_options") + " changes nothing without \"stream\":true");
+  }
+  // The padding of include_obfuscation would hide the lengths of tokens; it is left out.
+  require_known_names(options, {"include_usage", "continuous_usage_stats", "include_obfuscation"});
+  const auto is_on = [&](const char* key) { return options.has(key) && options.boolean(key); };
+  request.stream_usage = is_on("include_usage");
+  request.stream_continuous_usage = is_on("continuous_usage_stats");
+}
+
+std::vector<std::string> body_names(const BodyForm& form) {
+  std::vector<std::string> names = form.own_names;
+  names.emplace_back(form.is_chat ? "messages" : "prompt");
+  if (form.is_served) names.emplace_back("stream");
+  if (form.is_served && !form.is_chat) names.emplace_back("echo");
+  return names;
+}
+
+}  // namespace
+
+AnswerRequest request_of(const RequestDefaults& defaults) {
+  AnswerRequest request;
   request.max_tokens = defaults.max_tokens;
   request.stop = defaults.stop;
   request.sampling = defaults.sampling;
@@ -301,89 +328,34 @@ BatchRequest with_defaults(const BatchDefaults& defaults) {
   return request;
 }
 
-void make_chat(BatchRequest& request, const BatchDefaults& defaults, const std::string& message) {
-  request.is_chat = true;
-  request.messages = first_messages(defaults.system, message);
+void require_known_names(const Fields& fields, const std::vector<std::string>& names) {
+  for (const auto& [name, value] : fields.json().items()) {
+    if (value.is_null() || std::find(names.begin(), names.end(), name) != names.end()) continue;
+    fields.fail(fields.name(printable(name)) + " is unknown" + did_you_mean(name, names));
+  }
 }
 
-// `own`: names that are allowed beside those of a body.
-BatchRequest read_body(const Fields& body, bool is_chat, std::vector<std::string> own,
-                       const BatchDefaults& defaults) {
-  own.emplace_back(is_chat ? "messages" : "prompt");
-  check_names(body, own, /*with_body=*/true);
-  BatchRequest request = with_defaults(defaults);
-  request.is_chat = is_chat;
-  if (is_chat) {
+AnswerRequest read_request_body(const Fields& body, const BodyForm& form,
+                                const RequestDefaults& defaults) {
+  check_body_names(body, body_names(form));
+  AnswerRequest request = request_of(defaults);
+  request.is_chat = form.is_chat;
+  if (form.is_chat) {
     request.messages = read_messages(body, defaults);
   } else {
-    read_prompt(body, request);
+    request.prompts = read_prompts(body, /*may_be_several=*/form.is_served);
   }
-  request.max_tokens = read_max_tokens(body, defaults.max_tokens);
+  if (form.is_served) read_streaming(body, request);
+  if (form.is_served && body.has("echo")) request.echo = body.boolean("echo");
+  request.max_tokens = read_max_tokens(body, defaults.max_tokens, request.echo);
   request.stop = read_stop(body, defaults.stop);
   constexpr int kMostAnswers = 128;
   if (body.has("n")) request.n = static_cast<int>(body.integer("n", 1, kMostAnswers));
-  request.top_logprobs = read_logprobs(body, is_chat);
-  // The short form has the id beside its fields, and fields of its own.
-  const bool is_openai_form = own.size() == 1;
-  request.sampling = read_sampling(body, is_openai_form, defaults.sampling);
+  request.top_logprobs = read_logprobs(body, form.is_chat);
+  request.sampling = read_sampling(body, form, defaults.sampling);
   request.has_own_seed = body.has("seed");
   if (body.has("ignore_eos")) request.ignore_eos = body.boolean("ignore_eos");
   if (body.has("return_token_ids")) request.return_token_ids = body.boolean("return_token_ids");
-  return request;
-}
-
-BatchRequest read_openai_form(const Fields& fields, const BatchDefaults& defaults) {
-  check_names(fields, {"custom_id", "id", "method", "url", "body"}, /*with_body=*/false);
-  if (fields.has("method") && fields.text("method") != "POST") {
-    fields.fail("method is " + value_text(fields.get("method")) + ", expected \"POST\"");
-  }
-  const std::string url = fields.text("url");
-  const bool is_chat = url == "/v1/chat/completions";
-  if (!is_chat && url != "/v1/completions") {
-    fields.fail("url is " + value_text(url) +
-                ", expected \"/v1/chat/completions\" or \"/v1/completions\"");
-  }
-  return read_body(fields.object("body"), is_chat, {}, defaults);
-}
-
-JsonSource line_source(const std::string& where) {
-  return {.path = where, .blame = ExitCode::kUsage};
-}
-
-}  // namespace
-
-BatchLine parse_batch_line(std::string_view text, const std::string& where) {
-  BatchLine line;
-  const JsonSource source = line_source(where);
-  line.json = parse_json_object(text, source);
-  line.id = read_id(Fields(line.json, source));
-  return line;
-}
-
-BatchRequest read_batch_request(const BatchLine& line, const BatchDefaults& defaults,
-                                const std::string& where) {
-  const Fields fields(line.json, line_source(where));
-  if (fields.has("body") || fields.has("url")) return read_openai_form(fields, defaults);
-  if (fields.has("messages") == fields.has("prompt")) {
-    fields.fail(
-        "expected one of prompt and messages, or url and body as in OpenAI's batches (see edgellm "
-        "batch --help)");
-  }
-  const bool is_chat = fields.has("messages");
-  BatchRequest request = read_body(fields, is_chat, {"id", "custom_id"}, defaults);
-  if (defaults.chat && !is_chat) {
-    if (request.prompt.empty()) fields.fail("prompt holds token ids, and --chat takes text");
-    make_chat(request, defaults, request.prompt);
-  }
-  return request;
-}
-
-BatchRequest text_request(const std::string& text, const BatchDefaults& defaults,
-                          const std::string& where) {
-  require_utf8({text, where});
-  BatchRequest request = with_defaults(defaults);
-  request.prompt = text;
-  if (defaults.chat) make_chat(request, defaults, text);
   return request;
 }
 

@@ -1,0 +1,50 @@
+// What a server counts, and how Prometheus reads it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "engine/scheduler.h"
+
+namespace edgellm::serve {
+
+// A histogram of seconds with Prometheus' cumulative buckets.
+class SecondsHistogram {
+ public:
+  // Upper bounds in seconds: steps of 1, 2.5 and 5.
+  static constexpr std::array<double, 16> kBounds = {
+      0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100};
+
+  void add(int64_t ns);
+  uint64_t count() const { return count_; }
+  double sum() const { return sum_; }
+  // Values of at most kBounds[i].
+  uint64_t up_to(size_t i) const;
+
+ private:
+  std::array<uint64_t, kBounds.size() + 1> cells_{};
+  uint64_t count_ = 0;
+  double sum_ = 0;
+};
+
+// Of one engine.
+struct EngineState {
+  size_t waiting = 0;
+  size_t running = 0;
+  int kv_blocks = 0;
+  int kv_blocks_used = 0;
+  int kv_blocks_cached = 0;
+  SchedulerCounters counters;
+  int64_t cancelled = 0;  // answers that ended because nobody wanted them any more
+  int64_t refused = 0;    // requests that found the queue full
+  SecondsHistogram ttft;
+  SecondsHistogram inter_token;
+  SecondsHistogram duration;  // from submission to the end
+};
+
+// The text of /metrics, in Prometheus' format 0.0.4. `name` is the model's.
+std::string metrics_text(const EngineState& state, const std::string& name, int connections);
+
+}  // namespace edgellm::serve
