@@ -458,3 +458,10 @@ void HttpServer::close_connections() { listener_->close_connections(); }
 int HttpServer::connections() const { return listener_->connections(); }
 
 }  // namespace edgellm::serve
+
+#ifdef __SANITIZE_THREAD__
+// Debian's library is not compiled for the sanitizer, which so does not see that the library's
+// static strings are made once, before other threads send them.
+extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libcpp-httplib"; }
+#endif

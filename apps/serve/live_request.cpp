@@ -45,7 +45,8 @@ std::vector<Piece> LiveRequest::take() {
 void LiveRequest::push(Piece piece) {
   const std::lock_guard guard(mutex_);
   if (piece.end) ++n_ended_;
-  const bool is_due = is_streamed_ || n_ended_ == n_choices();
+  const bool has_failed = piece.end && piece.end->failure;
+  const bool is_due = is_streamed_ || has_failed || n_ended_ == n_choices();
   const auto open = std::ranges::find(pieces_, piece.choice, &Piece::choice);
   if (open == pieces_.end()) {
     pieces_.push_back(std::move(piece));

@@ -28,8 +28,8 @@ struct Piece {
 
 class LiveRequest {
  public:
-  // `is_streamed`: pieces are wanted as they come, not only when all answers have ended. Throws
-  // Error (kRuntime) where the process has no descriptor left.
+  // `is_streamed`: pieces are wanted as they come, not only when all answers have ended or one has
+  // failed. Throws Error (kRuntime) where the process has no descriptor left.
   LiveRequest(AnswerRequest wanted, std::vector<std::vector<int32_t>> prompts, bool is_streamed);
 
   const AnswerRequest& wanted() const { return wanted_; }

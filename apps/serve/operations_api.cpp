@@ -130,6 +130,10 @@ HttpResponse Api::tokenizer_info(const HttpRequest&) {
        info.special_tokens.value_or(std::map<std::string, std::string>{})) {
     answer[name] = text;
   }
+  // lm-eval takes a server without one for one without a tokenizer.
+  if (!answer.contains("eos_token") && !info.stop_ids.empty() && model_.tokenizer() != nullptr) {
+    answer["eos_token"] = token_text(model_, info.stop_ids.front());
+  }
   return json_response(answer);
 }
 

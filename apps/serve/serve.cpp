@@ -7,6 +7,7 @@
 #include "apps/common/line_log.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
+#include "apps/common/text_format.h"
 #include "apps/flags/flags.h"
 #include "apps/serve/api.h"
 #include "apps/serve/commands.h"
@@ -52,8 +53,8 @@ void await_end(const EngineThread& engine) {
 void finish_answers(Api& api, const EngineThread& engine) {
   api.drain();
   if (engine.live() > 0) {
-    print_note("finishing " + std::to_string(engine.live()) +
-               " answers, taking no new ones; a second signal ends at once");
+    print_note("finishing " + counted(engine.live(), "answer") +
+               ", taking no new ones; a second signal ends at once");
   }
   while (engine.live() > 0) std::this_thread::sleep_for(kLook);
 }

