@@ -102,8 +102,10 @@ Json common_body(const Fields& body, const ServedModel& model, bool is_chat) {
 // Lines of JSON, one for each piece and a last one with the figures.
 class OllamaAnswer {
  public:
-  OllamaAnswer(std::shared_ptr<AnswerRun> run, const ServedModel& model, bool is_chat_path)
-      : run_(std::move(run)), model_(model), is_chat_path_(is_chat_path) {}
+  // `began`: of the request, by now_ns.
+  OllamaAnswer(std::shared_ptr<AnswerRun> run, const ServedModel& model, bool is_chat_path,
+               int64_t began)
+      : run_(std::move(run)), model_(model), is_chat_path_(is_chat_path), began_(began) {}
 
   void stream(std::vector<Piece> pieces, const StreamWriter& writer) {
     try {
@@ -175,18 +177,19 @@ class OllamaAnswer {
   const std::shared_ptr<AnswerRun> run_;
   const ServedModel& model_;
   const bool is_chat_path_;
-  const int64_t began_ = now_ns();
+  const int64_t began_;
   std::optional<SequenceResult> result_;
 };
 
 HttpResponse ollama_answer(ServedModel& model, const Json& converted, bool is_chat,
                            bool is_chat_path, const Client& client, Clock::time_point until) {
+  const int64_t began = now_ns();
   AnswerRequest wanted = read_request_body(
       fields_of(converted), {.is_chat = is_chat, .is_served = true}, model.ollama_defaults());
   const bool is_streamed = wanted.stream;
   const auto run =
       std::make_shared<AnswerRun>(model, std::move(wanted), is_streamed, client, until);
-  const auto answer = std::make_shared<OllamaAnswer>(run, model, is_chat_path);
+  const auto answer = std::make_shared<OllamaAnswer>(run, model, is_chat_path, began);
   if (!is_streamed) return json_response(answer->whole());
   HttpResponse response = {.content_type = "application/x-ndjson"};
   response.stream = [answer, first = run->next()](const StreamWriter& writer) {

@@ -39,7 +39,7 @@ check_tour() {
   local prefix=$1 readme=$2 line lines=0
   mkdir -p "$place/tour"
   while read -r line; do
-    (cd "$place/tour" && HOME=$place PATH=$prefix/bin:$PATH bash -o pipefail -c "$line") \
+    (cd "$place/tour" && HOME=$place PATH=$prefix/bin:$PATH timeout 120 bash -o pipefail -c "$line") \
       </dev/null >"$place/stdout" 2>"$place/stderr" ||
       fail "the tour's \"$line\" failed: $(cat "$place/stderr")"
     lines=$((lines + 1))
