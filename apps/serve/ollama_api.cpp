@@ -46,7 +46,7 @@ void read_options(const Fields& options, const ServedModel& model, Json& body) {
   for (const auto& [name, value] : options.json().items()) {
     if (value.is_null() || is_about_the_machine(name)) continue;
     const auto known = std::ranges::find_if(
-        kOptions, [&](const OptionName& option) { return name == option.ollama; });
+        kOptions, [&name = name](const OptionName& option) { return name == option.ollama; });
     if (known != kOptions.end()) {
       body[known->ours] = value;
     } else if (name == "seed") {
