@@ -74,7 +74,7 @@ void describe_gpu(bench::RunSetting& run, const Device& device) {
   }
   const GpuInfo gpu = list_gpus().gpus[static_cast<size_t>(*device.gpu)];
   run.gpu = gpu;
-  run.sensors = bench::open_nvml_device(gpu.pci_bus_id);
+  run.sensors = open_nvml_device(gpu.pci_bus_id);
 }
 
 }  // namespace edgellm

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "apps/bench/nvml.h"
 #include "apps/common/measured.h"
+#include "apps/nvml/nvml.h"
 
 namespace edgellm::bench {
 

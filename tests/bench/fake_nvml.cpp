@@ -1,6 +1,6 @@
 // Not NVIDIA's NVML: a library of its names with values that a test knows, built to try our reader
 // where there is no GPU. It shows that the reader opens a library, calls what the ABI says
-// (apps/bench/nvml_api.h) and reports what comes back; not what a real driver answers.
+// (apps/nvml/nvml_api.h) and reports what comes back; not what a real driver answers.
 //
 // FAKE_NVML, read at each call: "no_init" fails to start, "no_device" knows no GPU, "no_energy",
 // "no_power" and "no_pcie" lack that sensor.
@@ -10,10 +10,10 @@
 #include <cstring>
 #include <string_view>
 
-#include "apps/bench/nvml_api.h"
+#include "apps/nvml/nvml_api.h"
 #include "base/clock.h"
 
-using namespace edgellm::bench::nvml_api;
+using namespace edgellm::nvml_api;
 
 namespace {
 

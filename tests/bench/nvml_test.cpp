@@ -1,6 +1,6 @@
 // The reader of NVML against a library that is built for this test (fake_nvml.cpp says what that
 // can show), and against none.
-#include "apps/bench/nvml.h"
+#include "apps/nvml/nvml.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>

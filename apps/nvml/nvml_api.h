@@ -3,7 +3,7 @@
 // read NVML.
 #pragma once
 
-namespace edgellm::bench::nvml_api {
+namespace edgellm::nvml_api {
 
 using Return = int;  // nvmlReturn_t
 inline constexpr Return kSuccess = 0;
@@ -59,4 +59,4 @@ using ComputeProcesses = Return(Device, unsigned* count, Process*);
 using FieldValues = Return(Device, int count, FieldValue*);
 }
 
-}  // namespace edgellm::bench::nvml_api
+}  // namespace edgellm::nvml_api

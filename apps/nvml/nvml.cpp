@@ -1,4 +1,4 @@
-#include "apps/bench/nvml.h"
+#include "apps/nvml/nvml.h"
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <utility>
 
-#include "apps/bench/nvml_api.h"
+#include "apps/nvml/nvml_api.h"
 
-namespace edgellm::bench {
+namespace edgellm {
 namespace {
 
 using namespace nvml_api;
@@ -270,4 +270,4 @@ std::vector<std::string> throttle_reason_names(uint64_t reasons) {
   return names;
 }
 
-}  // namespace edgellm::bench
+}  // namespace edgellm

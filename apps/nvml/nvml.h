@@ -12,7 +12,7 @@
 
 #include "apps/common/measured.h"
 
-namespace edgellm::bench {
+namespace edgellm {
 
 struct PcieLink {
   unsigned generation = 0;
@@ -51,4 +51,4 @@ Measured<std::shared_ptr<NvmlDevice>> open_nvml_device(const std::string& pci_bu
 // "idle", "sw_power_cap", ...; unknown bits as "0x...".
 std::vector<std::string> throttle_reason_names(uint64_t reasons);
 
-}  // namespace edgellm::bench
+}  // namespace edgellm
