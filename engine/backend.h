@@ -79,6 +79,7 @@ struct Outputs {
   std::span<float> logits;          // [n, vocab] of the last n of `rows`
   std::span<float> hidden;          // [layers + 1, batch rows, dim] or empty: embedding, residual
                                     // after layers 1 .. layers - 1, final norm's output
+  std::span<float> normed;          // [batch rows, dim] or empty: the final norm's output alone
   std::span<LogprobSums> logprobs;  // [ids.size()] or empty
   std::span<LogprobLogit> top;      // [ids.size(), n] beside `logprobs`, the n largest logits
 };

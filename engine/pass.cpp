@@ -131,6 +131,17 @@ void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& c
               outputs.hidden.size() ==
                   static_cast<size_t>(config.layers + 1) * rows * static_cast<size_t>(config.dim),
           "hidden states are [layers + 1, rows, dim]");
+  require(outputs.normed.empty() || outputs.normed.size() == rows * static_cast<size_t>(config.dim),
+          "the final norm's output is [rows, dim]");
+}
+
+std::vector<float*> normed_outputs(const Outputs& outputs, size_t values) {
+  std::vector<float*> places;
+  if (!outputs.hidden.empty()) {
+    places.push_back(outputs.hidden.data() + outputs.hidden.size() - values);
+  }
+  if (!outputs.normed.empty()) places.push_back(outputs.normed.data());
+  return places;
 }
 
 size_t ids_only_rows(const Outputs& outputs, const ModelConfig& config) {

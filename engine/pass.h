@@ -65,6 +65,9 @@ class BlockTable {
 void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& config,
                 const BackendInfo& info, const BlockTable& table);
 
+// Where the final norm's output of all rows of the batch, `values` floats, is wanted.
+std::vector<float*> normed_outputs(const Outputs& outputs, size_t values);
+
 // How many of the output rows, the first ones, give an id and no logits.
 size_t ids_only_rows(const Outputs& outputs, const ModelConfig& config);
 

@@ -16,6 +16,18 @@ constexpr size_t kPromptLogitsBytes = size_t{32} << 20;
 
 }  // namespace
 
+void SchedulerCounters::add(const SchedulerCounters& other) {
+  prompt_ids += other.prompt_ids;
+  shared_prompt_ids += other.shared_prompt_ids;
+  decode_rows += other.decode_rows;
+  output_ids += other.output_ids;
+  passes += other.passes;
+  decodes += other.decodes;
+  pass_ns += other.pass_ns;
+  requests += other.requests;
+  failures += other.failures;
+}
+
 struct Scheduler::Sequence {
   SequenceRequest request;
   uint64_t id;
@@ -32,6 +44,10 @@ struct Scheduler::Sequence {
 
   int prompt() const { return static_cast<int>(request.prompt_ids.size()); }
   bool decodes() const { return has_begun && position >= prompt(); }
+  // Somebody wants to see what is computed for the prompt, so all of it is.
+  static bool watches_prompt(const SequenceRequest& request) {
+    return request.on_prompt_logprobs || request.on_prompt_hidden;
+  }
   std::span<const int32_t> banned() const {
     return request.ignore_stop_ids ? request.stop_ids : std::span<const int32_t>();
   }
@@ -103,14 +119,14 @@ bool Scheduler::admit_first() {
     end_waiting(waiting_.begin(), std::move(refused));
     return true;
   }
-  if (first.max_tokens == 0) {
+  if (first.max_tokens == 0 && !Sequence::watches_prompt(first)) {
     end_waiting(waiting_.begin(), {});
     return true;
   }
   if (free_slots_.empty()) return false;
-  // Of a shared block nobody computes the logits again.
+  // Of a shared block nobody computes the logits or the hidden states again.
   const std::span<const int32_t> shareable =
-      first.on_prompt_logprobs ? std::span<const int32_t>() : first.prompt_ids;
+      Sequence::watches_prompt(first) ? std::span<const int32_t>() : first.prompt_ids;
   std::optional<BlockPool::Lease> lease = pool_.allocate(shareable, n_positions);
   if (!lease) return false;
   start_first(std::move(*lease));
@@ -269,7 +285,8 @@ void Scheduler::add_rows(Sequence& sequence, std::span<const int32_t> ids) {
     positions_.push_back(sequence.position + static_cast<int>(i));
   }
   const int rows = static_cast<int>(ids.size());
-  parts_.push_back({&sequence, rows, sequence.position + rows >= sequence.prompt()});
+  const bool is_whole = sequence.position + rows >= sequence.prompt();
+  parts_.push_back({&sequence, rows, is_whole && sequence.request.max_tokens != 0});
 }
 
 // A row for every sequence that decodes, then ids of prompts in the rows that are left.
@@ -334,6 +351,7 @@ void Scheduler::forward() {
   outputs.ids = chosen_;
   gather_logprobs(outputs);
   gather_prompt_logits(outputs);
+  gather_prompt_hidden(outputs);
   outputs.rows = output_rows_;
   const int64_t start = now_ns();
   backend_.forward({ids_, sequences_, positions_}, outputs);
@@ -363,7 +381,8 @@ void Scheduler::gather_prompt_logits(Outputs& outputs) {
     Sequence& sequence = *part.sequence;
     if (sequence.request.on_prompt_logprobs && !sequence.decodes()) {
       // The last row's logits are about the answer.
-      const int n = part.rows - (part.has_output ? 1 : 0);
+      const bool is_whole = sequence.position + part.rows >= sequence.prompt();
+      const int n = part.rows - (is_whole ? 1 : 0);
       for (int i = 0; i < n; ++i) {
         output_rows_.push_back(row + i);
         prompt_logits_.push_back({&sequence, sequence.position + i + 1});
@@ -373,6 +392,30 @@ void Scheduler::gather_prompt_logits(Outputs& outputs) {
   }
   logits_.resize(prompt_logits_.size() * static_cast<size_t>(backend_.model().config().vocab));
   outputs.logits = logits_;
+}
+
+void Scheduler::gather_prompt_hidden(Outputs& outputs) {
+  const bool any = std::ranges::any_of(parts_, [](const Part& part) {
+    return part.sequence->request.on_prompt_hidden && !part.sequence->decodes();
+  });
+  normed_.resize(any ? ids_.size() * static_cast<size_t>(backend_.model().config().dim) : 0);
+  outputs.normed = normed_;
+}
+
+// Before the positions move on.
+void Scheduler::report_prompt_hidden() const {
+  if (normed_.empty()) return;
+  const auto dim = static_cast<size_t>(backend_.model().config().dim);
+  size_t row = 0;
+  for (const Part& part : parts_) {
+    const Sequence& sequence = *part.sequence;
+    const bool is_wanted = sequence.request.on_prompt_hidden && !sequence.decodes();
+    for (int i = 0; i < part.rows; ++i, ++row) {
+      if (!is_wanted) continue;
+      sequence.request.on_prompt_hidden(sequence.position + i,
+                                        std::span(normed_).subspan(row * dim, dim));
+    }
+  }
 }
 
 void Scheduler::report_prompt_logprobs() const {
@@ -401,6 +444,7 @@ void Scheduler::accept_results() {
   const bool only_decodes =
       std::ranges::all_of(parts_, [](const Part& part) { return part.sequence->decodes(); });
   if (only_decodes) ++counters_.decodes;
+  report_prompt_hidden();
   for (const Part& part : parts_) {
     Sequence& sequence = *part.sequence;
     if (sequence.decodes()) {
@@ -416,6 +460,13 @@ void Scheduler::accept_results() {
     const Sequence& sequence = *output_sequences_[i];
     if (sequence.request.on_logprobs && chosen_[i] >= 0) report_logprobs(sequence, i, chosen_[i]);
     accept_choice(*output_sequences_[i], chosen_[i]);
+  }
+  for (const Part& part : parts_) {
+    Sequence& sequence = *part.sequence;
+    if (sequence.request.max_tokens == 0 && sequence.decodes()) {
+      sequence.result.prefill_ns = now_ns() - sequence.admitted_at;
+      end(sequence, std::nullopt, FinishReason::kLength);
+    }
   }
 }
 

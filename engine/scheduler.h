@@ -54,7 +54,7 @@ struct SequenceResult {
 // The fields of GenerateRequest mean the same there.
 struct SequenceRequest {
   std::vector<int32_t> prompt_ids;
-  int max_tokens = -1;  // -1: until the context is full
+  int max_tokens = -1;  // -1: until the context is full; 0: none, the prompt alone is computed
   std::vector<int32_t> stop_ids;
   bool ignore_stop_ids = false;
   SamplingOptions sampling;
@@ -67,6 +67,9 @@ struct SequenceRequest {
   // empty. Such a prompt is computed whole: it takes no blocks from the prefix cache and leaves
   // none there.
   std::function<void(int position, const TokenLogprobs&)> on_prompt_logprobs;
+  // What the final norm gives for the prompt's id at `position`, [dim] values: of each id, in
+  // order, before the first on_token. May be empty. Such a prompt is computed whole as well.
+  std::function<void(int position, std::span<const float> hidden)> on_prompt_hidden;
   std::function<bool(int32_t id)> on_token;      // false ends with kStopString; may be empty
   std::function<void(SequenceResult&&)> on_end;  // once for every request; may be empty
 };
@@ -95,6 +98,8 @@ struct SchedulerCounters {
   int64_t pass_ns = 0;   // in the backend
   int64_t requests = 0;  // that have ended
   int64_t failures = 0;  // requests that have ended with a failure
+
+  void add(const SchedulerCounters& other);
 };
 
 class Scheduler {
@@ -151,8 +156,10 @@ class Scheduler {
   void forward();
   void gather_logprobs(Outputs& outputs);
   void gather_prompt_logits(Outputs& outputs);
+  void gather_prompt_hidden(Outputs& outputs);
   void report_logprobs(const Sequence& sequence, size_t row, int32_t id) const;
   void report_prompt_logprobs() const;
+  void report_prompt_hidden() const;
   void accept_results();
   void accept_choice(Sequence& sequence, int32_t id);
   void accept_id(Sequence& sequence, int32_t id);
@@ -183,6 +190,7 @@ class Scheduler {
   };
   std::vector<PromptLogits> prompt_logits_;
   std::vector<float> logits_;  // [prompt_logits_.size(), vocab]
+  std::vector<float> normed_;  // [rows, dim], or empty: no prompt's hidden states are wanted
 };
 
 }  // namespace edgellm

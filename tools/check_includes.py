@@ -29,11 +29,12 @@ ARROWS = {
     "apps/generate": FRONT_END,
     "apps/requests": ["apps/session", "apps/common", *LIBRARIES],
     "apps/batch": [*FRONT_END, "apps/requests"],
-    "apps/serve": [*FRONT_END, "apps/requests"],
+    "apps/nvml": ["apps/common"],
+    "apps/serve": [*FRONT_END, "apps/nvml", "apps/requests"],
     "apps/inspect": FRONT_END,
     "apps/hub": ["apps/common"],
     "apps/pull": [*FRONT_END, "apps/hub"],
-    "apps/bench": FRONT_END,
+    "apps/bench": [*FRONT_END, "apps/nvml"],
     "apps/compare": [*FRONT_END, "apps/compare/clients"],
     "apps/compare/clients": ["apps/common", "tokenizer"],
     "apps/capi": ["apps/session", "apps/common", *LIBRARIES],
@@ -45,7 +46,7 @@ LIMITED = {
     "CLI/": ["apps/cli"],
     "spdlog/": ["apps/common"],
     "httplib.h": ["apps/compare/clients", "apps/hub", "apps/serve"],
-    "openssl/": ["apps/hub"],
+    "openssl/": ["apps/hub", "apps/serve"],
     "cuda_runtime": ["kernels", "engine", "apps/bench"],
 }
 SOURCE = re.compile(r"\.(cpp|h|cu|cuh|inc)$")

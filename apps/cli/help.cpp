@@ -44,7 +44,7 @@ std::string usage_line(const CommandInfo& command) {
   if (!command.commands.empty()) return line + " COMMAND [OPTIONS]";
   line += " [OPTIONS]";
   for (const OptionInfo& option : command.positionals) {
-    const std::string& name = option.names.front();
+    const std::string name = option.names.front() + (option.repeatable ? "..." : "");
     line += option.required ? " " + name : " [" + name + "]";
   }
   for (const OptionGroup& group : command.groups) {

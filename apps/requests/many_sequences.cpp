@@ -31,12 +31,31 @@ uint64_t cpu_cache_bytes() {
   return free_bytes ? *free_bytes / 2 : kUnknown;
 }
 
-int64_t affordable_blocks(const ModelFile& model, uint64_t kv_memory, const Device& device,
+// A pass on this device, and the sequences that it serves.
+EngineOptions sized_for(const Session& session, const ManySequences& wanted, const Device& device) {
+  EngineOptions options = session.engine_options();
+  // Rows of a pass are of many sequences: the context does not bound them.
+  options.max_rows = session.options().prefill_chunk > 0 ? session.options().prefill_chunk
+                     : device.gpu                        ? kGpuRows
+                                                         : EngineOptions().max_rows;
+  options.sequences = wanted.sequences > 0 ? wanted.sequences
+                      : device.gpu         ? kGpuSequences
+                                           : kCpuSequences;
+  // A pass has a row for each sequence.
+  options.max_rows = std::max(options.max_rows, options.sequences);
+  return options;
+}
+
+uint64_t without_reserve(uint64_t free_bytes) {
+  return free_bytes - std::min(free_bytes, kGpuReserve);
+}
+
+int64_t affordable_blocks(const ModelFile& model, const ManySequences& wanted, const Device& device,
                           const EngineOptions& options, uint64_t block_bytes) {
-  if (kv_memory > 0) {
-    const uint64_t blocks = kv_memory / block_bytes;
+  if (wanted.kv_memory > 0) {
+    const uint64_t blocks = wanted.kv_memory / block_bytes;
     if (blocks == 0) {
-      throw Error(ExitCode::kUsage, "--kv-memory " + std::to_string(kv_memory) +
+      throw Error(ExitCode::kUsage, "--kv-memory " + std::to_string(wanted.kv_memory) +
                                         " is too little: a block of the KV cache takes " +
                                         std::to_string(block_bytes) + " bytes");
     }
@@ -44,30 +63,42 @@ int64_t affordable_blocks(const ModelFile& model, uint64_t kv_memory, const Devi
   }
   if (device.gpu) {
     const uint64_t free_bytes = gpu_free_bytes(*device.gpu);
-    return cuda_kv_blocks(model, options, free_bytes - std::min(free_bytes, kGpuReserve));
+    return cuda_kv_blocks(model, options, without_reserve(free_bytes)) / wanted.sharers;
   }
-  return static_cast<int64_t>(std::min<uint64_t>(cpu_cache_bytes() / block_bytes, INT32_MAX));
+  const uint64_t bytes = cpu_cache_bytes() / static_cast<uint64_t>(wanted.sharers);
+  return static_cast<int64_t>(std::min<uint64_t>(bytes / block_bytes, INT32_MAX));
 }
 
 }  // namespace
 
+bool has_room_for_sequences(const Session& session, const ManySequences& wanted) {
+  const Device& device = session.device();
+  EngineOptions options = sized_for(session, wanted, device);
+  const uint64_t block_bytes = kv_block_bytes(session.config(), options.kv_type);
+  options.kv_blocks =
+      wanted.kv_memory > 0
+          ? static_cast<int>(std::clamp<uint64_t>(wanted.kv_memory / block_bytes, 1, INT32_MAX))
+          : BlockPool::blocks_for(options.context);
+  if (device.gpu) {
+    const uint64_t free_bytes = without_reserve(gpu_free_bytes(*device.gpu));
+    if (session.options().prefill_chunk == 0) {
+      options.max_rows = cuda_fitting_rows(session.model(), options, free_bytes);
+    }
+    return cuda_memory_problem(session.model(), options, free_bytes).empty();
+  }
+  const auto free_bytes = available_memory_bytes();
+  return !free_bytes ||
+         session.model().file_bytes() + static_cast<uint64_t>(options.kv_blocks) * block_bytes <=
+             *free_bytes;
+}
+
 Backend& start_many_sequences(Session& session, const ManySequences& wanted) {
-  const EngineOptions common = session.engine_options();
-  const uint64_t block_bytes = kv_block_bytes(session.config(), common.kv_type);
+  const uint64_t block_bytes = kv_block_bytes(session.config(), session.engine_options().kv_type);
   const EngineOptions options = session.fit_device([&](const Device& device) {
-    EngineOptions fitted = common;
-    // Rows of a pass are of many sequences: the context does not bound them.
-    fitted.max_rows = session.options().prefill_chunk > 0 ? session.options().prefill_chunk
-                      : device.gpu                        ? kGpuRows
-                                                          : EngineOptions().max_rows;
-    fitted.sequences = wanted.sequences > 0 ? wanted.sequences
-                       : device.gpu         ? kGpuSequences
-                                            : kCpuSequences;
-    // A pass has a row for each sequence.
-    fitted.max_rows = std::max(fitted.max_rows, fitted.sequences);
+    EngineOptions fitted = sized_for(session, wanted, device);
     const int64_t useful = int64_t{fitted.sequences} * BlockPool::blocks_for(fitted.context);
-    const int64_t blocks = std::min(
-        useful, affordable_blocks(session.model(), wanted.kv_memory, device, fitted, block_bytes));
+    const int64_t blocks =
+        std::min(useful, affordable_blocks(session.model(), wanted, device, fitted, block_bytes));
     fitted.kv_blocks = static_cast<int>(std::clamp<int64_t>(blocks, 1, INT32_MAX));
     return fitted;
   });

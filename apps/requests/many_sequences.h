@@ -14,7 +14,12 @@ struct ManySequences {
   int sequences = 0;         // 0: the device's default
   uint64_t kv_memory = 0;    // bytes; 0: what there is
   int max_batch_tokens = 0;  // of a pass that decodes (SchedulerOptions); 0: --prefill-chunk's
+  int sharers = 1;           // models that share what memory there is
 };
+
+// Whether the memory that is free now holds the weights, and a cache for at least one sequence that
+// fills its context, or as much as was asked for.
+bool has_room_for_sequences(const Session& session, const ManySequences& wanted);
 
 // Prints a note about the size of the cache. Throws Error (kUsage, kDevice).
 Backend& start_many_sequences(Session& session, const ManySequences& wanted);

@@ -4,6 +4,7 @@
 
 #include "apps/common/exit_codes.h"
 #include "apps/common/version.h"
+#include "apps/session/cached_model.h"
 #include "base/text.h"
 
 namespace edgellm {
@@ -143,6 +144,7 @@ OrderedJson answer_head(const std::string& id, const char* object, const ModelFi
 }
 
 std::string model_name(const ModelFile& model) {
+  if (std::string name = conversion_name(model.path()); !name.empty()) return name;
   const std::string path = model.path().substr(model.path().rfind('/') + 1);
   const size_t dot = path.rfind(".tmac2");
   return dot == std::string::npos ? path : path.substr(0, dot);

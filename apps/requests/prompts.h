@@ -27,10 +27,10 @@ class RequestPrompts {
   // where the model has no tokenizer, and for a conversation that the template refuses. Throws what
   // chat() throws.
   std::vector<std::vector<int32_t>> ids(const AnswerRequest& request);
-
- private:
+  // The same of one prompt.
   std::vector<int32_t> ids_of(const RequestPrompt& prompt) const;
 
+ private:
   const ModelFile& model_;
   const Tokenizer* tokenizer_;
   bool parse_special_;

@@ -127,50 +127,53 @@ std::vector<ChatMessage> read_messages(const Fields& body, const RequestDefaults
   return messages;
 }
 
-RequestPrompt read_token_ids(const Fields& body, const Json& list, const char* advice) {
-  RequestPrompt prompt;
-  for (const Json& item : list) {
-    int64_t id = 0;
-    if (!integer_in(item, 0, INT32_MAX, id)) {
-      body.fail(body.name("prompt") + " holds " + value_text(item) + ", which is no token id" +
-                advice);
+// Prompts of one field.
+class PromptReader {
+ public:
+  // `advice`: what to do where a list holds something other than ids.
+  PromptReader(const Fields& body, const std::string& key, const char* advice)
+      : body_(body), name_(body.name(key)), advice_(advice) {}
+
+  RequestPrompt one(const Json& prompt) const {
+    if (prompt.is_array()) return ids(prompt);
+    if (!prompt.is_string()) body_.fail(name_ + " is neither a text nor a list of token ids");
+    if (prompt.get_ref<const std::string&>().empty())
+      body_.fail(name_ + " is empty; give some text");
+    return {.text = prompt.get<std::string>(), .ids = {}};
+  }
+
+  // One, or a list of them.
+  std::vector<RequestPrompt> all(const Json& prompt) const {
+    constexpr size_t kMostPrompts = 1024;
+    const bool is_list = prompt.is_array() && !prompt.empty() && !prompt.front().is_number();
+    if (!is_list) return {one(prompt)};
+    if (prompt.size() > kMostPrompts) {
+      body_.fail(name_ + " has " + std::to_string(prompt.size()) + " entries, expected at most " +
+                 std::to_string(kMostPrompts));
     }
-    prompt.ids.push_back(static_cast<int32_t>(id));
+    std::vector<RequestPrompt> prompts;
+    for (const Json& entry : prompt) prompts.push_back(one(entry));
+    return prompts;
   }
-  if (prompt.ids.empty()) {
-    body.fail(body.name("prompt") + " is empty; give at least one token id");
-  }
-  return prompt;
-}
 
-// `advice`: what to do where a list holds something other than ids.
-RequestPrompt read_prompt(const Fields& body, const Json& prompt, const char* advice) {
-  const std::string name = body.name("prompt");
-  if (prompt.is_array()) return read_token_ids(body, prompt, advice);
-  if (!prompt.is_string()) body.fail(name + " is neither a text nor a list of token ids");
-  if (prompt.get_ref<const std::string&>().empty()) {
-    body.fail(name + " is empty; give some text to continue");
+ private:
+  RequestPrompt ids(const Json& list) const {
+    RequestPrompt prompt;
+    for (const Json& item : list) {
+      int64_t id = 0;
+      if (!integer_in(item, 0, INT32_MAX, id)) {
+        body_.fail(name_ + " holds " + value_text(item) + ", which is no token id" + advice_);
+      }
+      prompt.ids.push_back(static_cast<int32_t>(id));
+    }
+    if (prompt.ids.empty()) body_.fail(name_ + " is empty; give at least one token id");
+    return prompt;
   }
-  return {.text = prompt.get<std::string>(), .ids = {}};
-}
 
-// A text, a list of token ids, or in a server's request a list of either.
-std::vector<RequestPrompt> read_prompts(const Fields& body, bool may_be_several) {
-  constexpr size_t kMostPrompts = 1024;
-  const Json& prompt = body.get("prompt");
-  const bool is_list = prompt.is_array() && !prompt.empty() && !prompt.front().is_number();
-  if (!may_be_several) {
-    return {read_prompt(body, prompt, "; several prompts are several requests")};
-  }
-  if (!is_list) return {read_prompt(body, prompt, "")};
-  if (prompt.size() > kMostPrompts) {
-    body.fail(body.name("prompt") + " has " + std::to_string(prompt.size()) +
-              " prompts, expected at most " + std::to_string(kMostPrompts));
-  }
-  std::vector<RequestPrompt> prompts;
-  for (const Json& one : prompt) prompts.push_back(read_prompt(body, one, ""));
-  return prompts;
-}
+  const Fields& body_;
+  const std::string name_;
+  const char* const advice_;
+};
 
 int read_max_tokens(const Fields& body, int otherwise, bool may_be_none) {
   const auto of = [&](const char* key) { return body.integer(key, INT32_MIN, INT32_MAX); };
@@ -335,6 +338,10 @@ void require_known_names(const Fields& fields, const std::vector<std::string>& n
   }
 }
 
+std::vector<RequestPrompt> read_prompts(const Fields& body, const std::string& key) {
+  return PromptReader(body, key, "").all(body.get(key));
+}
+
 AnswerRequest read_request_body(const Fields& body, const BodyForm& form,
                                 const RequestDefaults& defaults) {
   check_body_names(body, body_names(form));
@@ -343,7 +350,11 @@ AnswerRequest read_request_body(const Fields& body, const BodyForm& form,
   if (form.is_chat) {
     request.messages = read_messages(body, defaults);
   } else {
-    request.prompts = read_prompts(body, /*may_be_several=*/form.is_served);
+    request.prompts =
+        form.is_served
+            ? read_prompts(body, "prompt")
+            : std::vector{PromptReader(body, "prompt", "; several prompts are several requests")
+                              .one(body.get("prompt"))};
   }
   if (form.is_served) read_streaming(body, request);
   if (form.is_served && body.has("echo")) request.echo = body.boolean("echo");

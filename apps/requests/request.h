@@ -66,6 +66,10 @@ AnswerRequest request_of(const RequestDefaults& defaults);
 AnswerRequest read_request_body(const Fields& body, const BodyForm& form,
                                 const RequestDefaults& defaults);
 
+// What a server's request has under `key`: a text, a list of token ids, or a list of either, at
+// most 1024. Throws Error (kUsage).
+std::vector<RequestPrompt> read_prompts(const Fields& body, const std::string& key);
+
 // Every member of the object is null or one of `names`; Error (kUsage) names another.
 void require_known_names(const Fields& fields, const std::vector<std::string>& names);
 

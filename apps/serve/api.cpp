@@ -95,8 +95,11 @@ std::string access_line(const HttpRequest& request, int status, size_t bytes,
   return line.substr(0, line.size() - 1);
 }
 
-Api::Api(ServedModel& model, ApiOptions options)
-    : model_(model), options_(std::move(options)), started_at_(unix_seconds()) {
+Api::Api(Models& models, ApiOptions options)
+    : models_(models),
+      options_(std::move(options)),
+      started_at_(unix_seconds()),
+      joules_at_start_(options_.gpu_joules ? options_.gpu_joules() : std::nullopt) {
   const auto get = [this](const char* path, Handler handler, bool needs_key = true) {
     routes_[path].push_back({.method = "GET", .handler = handler, .needs_key = needs_key});
   };
@@ -105,10 +108,13 @@ Api::Api(ServedModel& model, ApiOptions options)
   };
   post("/v1/completions", &Api::completions, true);
   post("/v1/chat/completions", &Api::chat_completions, true);
+  post("/v1/embeddings", &Api::embeddings, true);
   get("/v1/models", &Api::models);
   get("/v1/models/", &Api::one_model);
   post("/api/generate", &Api::ollama_generate, true);
   post("/api/chat", &Api::ollama_chat, true);
+  post("/api/embed", &Api::ollama_embed, true);
+  post("/api/embeddings", &Api::ollama_embeddings, true);
   post("/api/show", &Api::ollama_show);
   get("/api/tags", &Api::ollama_tags);
   get("/api/ps", &Api::ollama_ps);
@@ -252,15 +258,18 @@ HttpResponse Api::respond(const HttpRequest& request) {
   }
 }
 
-ServedModel& Api::model_of(const Fields& body) {
-  return body.has("model") ? model_called(body.text("model")) : model_;
+ServedModel& Api::model_of(const Fields& body) const {
+  return body.has("model") ? model_called(body.text("model")) : models_.first();
 }
 
-ServedModel& Api::model_called(const std::string& name) {
-  if (model_.is_called(name)) return model_;
-  throw ApiError(
-      404, "model_not_found",
-      "there is no model '" + printable(name, 80) + "'; this server has " + model_.name());
+ServedModel& Api::model_called(const std::string& name) const {
+  if (ServedModel* model = models_.find(name)) return *model;
+  std::string names;
+  for (const ServedModel* model : models_.all()) {
+    names += (names.empty() ? "" : ", ") + model->name();
+  }
+  throw ApiError(404, "model_not_found",
+                 "there is no model '" + printable(name, 80) + "'; this server has " + names);
 }
 
 }  // namespace edgellm::serve

@@ -14,17 +14,19 @@
 
 #include "apps/serve/api_error.h"
 #include "apps/serve/http_server.h"
-#include "apps/serve/served_model.h"
+#include "apps/serve/models.h"
 #include "base/json.h"
 
 namespace edgellm::serve {
 
 struct ApiOptions {
-  std::vector<std::string> keys;               // empty: nobody needs one
-  std::vector<std::string> origins;            // whose web pages may call, or "*"
+  std::vector<std::string> keys = {};          // empty: nobody needs one
+  std::vector<std::string> origins = {};       // whose web pages may call, or "*"
   std::chrono::milliseconds timeout{600'000};  // of one request
   // Gets a line of JSON for each request that was answered. May be empty. Called by any thread.
   std::function<void(const std::string& line)> access_log = {};
+  // Joules that the GPU has taken since some moment. May be empty. Called by any thread.
+  std::function<std::optional<double>()> gpu_joules = {};
 };
 
 // That line, without its newline.
@@ -36,8 +38,8 @@ std::string timestamp(std::chrono::system_clock::time_point when);
 
 class Api {
  public:
-  // `model` must outlive the object.
-  Api(ServedModel& model, ApiOptions options);
+  // `models` must outlive the object.
+  Api(Models& models, ApiOptions options);
 
   HttpHandlers handlers();
 
@@ -71,8 +73,9 @@ class Api {
   HttpResponse preflight(const HttpRequest& request) const;
 
   // The model that a body names. Throws ApiError where it is not served.
-  ServedModel& model_of(const Fields& body);
-  ServedModel& model_called(const std::string& name);
+  ServedModel& model_of(const Fields& body) const;
+  ServedModel& model_called(const std::string& name) const;
+  const ServedModel& model_asked_for(const HttpRequest& request) const;
   Clock::time_point deadline() const { return Clock::now() + options_.timeout; }
 
   // openai_api.cpp
@@ -81,6 +84,11 @@ class Api {
   HttpResponse openai_answer(const HttpRequest& request, bool is_chat);
   HttpResponse models(const HttpRequest& request);
   HttpResponse one_model(const HttpRequest& request);
+
+  // embeddings_api.cpp
+  HttpResponse embeddings(const HttpRequest& request);
+  HttpResponse ollama_embed(const HttpRequest& request);
+  HttpResponse ollama_embeddings(const HttpRequest& request);
 
   // ollama_api.cpp
   HttpResponse ollama_generate(const HttpRequest& request);
@@ -99,11 +107,12 @@ class Api {
   HttpResponse detokenize(const HttpRequest& request);
   HttpResponse tokenizer_info(const HttpRequest& request);
 
-  ServedModel& model_;
+  Models& models_;
   const ApiOptions options_;
   std::map<std::string, std::vector<Route>> routes_;
   std::function<int()> connections_ = [] { return 0; };
   const int64_t started_at_;  // seconds since 1970
+  const std::optional<double> joules_at_start_;
   std::atomic<bool> is_draining_ = false;
 };
 

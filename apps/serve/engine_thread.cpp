@@ -13,7 +13,10 @@ EngineThread::EngineThread(Backend& backend, const Tokenizer* tokenizer,
                            const EngineThreadOptions& options)
     : backend_(backend), tokenizer_(tokenizer), options_(options), thread_([this] { work(); }) {}
 
-EngineThread::~EngineThread() {
+EngineThread::~EngineThread() { stop(); }
+
+void EngineThread::stop() {
+  if (!thread_.joinable()) return;
   {
     const std::lock_guard guard(mutex_);
     is_ending_ = true;
@@ -114,8 +117,26 @@ void EngineThread::begin(Scheduler& scheduler, const std::shared_ptr<LiveRequest
   Running& running = running_[request.get()];
   running = {.request = request, .ids = {}, .n_unfinished = request->n_choices()};
   for (size_t choice = 0; choice < request->n_choices(); ++choice) {
-    begin_choice(scheduler, request, choice);
+    if (request->pooling()) {
+      begin_embedding(scheduler, request, choice);
+    } else {
+      begin_choice(scheduler, request, choice);
+    }
   }
+}
+
+void EngineThread::begin_embedding(Scheduler& scheduler,
+                                   const std::shared_ptr<LiveRequest>& request, size_t choice) {
+  LiveRequest* const live = request.get();
+  const auto pool = std::make_shared<EmbeddingPool>(*request->pooling());
+  SequenceRequest sequence;
+  sequence.prompt_ids = request->prompt_of(choice);
+  sequence.max_tokens = 0;
+  sequence.on_prompt_hidden = [pool](int, std::span<const float> hidden) { pool->add(hidden); };
+  sequence.on_end = [this, pool, live, choice](SequenceResult&& result) {
+    end_choice(live, {.choice = choice, .embedding = pool->embedding()}, std::move(result));
+  };
+  running_.at(live).ids.push_back(scheduler.submit(std::move(sequence)));
 }
 
 void EngineThread::begin_choice(Scheduler& scheduler, const std::shared_ptr<LiveRequest>& request,
@@ -125,9 +146,6 @@ void EngineThread::begin_choice(Scheduler& scheduler, const std::shared_ptr<Live
   SequenceRequest sequence =
       sequence_request(wanted, request->prompt_of(choice),
                        static_cast<int>(choice % static_cast<size_t>(wanted.n)), model);
-  // The prompt is computed by the pass that gives the first token, though nobody may want that one.
-  const bool is_echo_alone = wanted.max_tokens == 0;
-  if (is_echo_alone) sequence.max_tokens = 1;
   const auto text = std::make_shared<std::optional<AnswerText>>();
   if (tokenizer_ != nullptr) text->emplace(*tokenizer_, wanted, request->prompt_of(choice));
   LiveRequest* const live = request.get();
@@ -146,37 +164,31 @@ void EngineThread::begin_choice(Scheduler& scheduler, const std::shared_ptr<Live
       };
     }
   }
-  sequence.on_token = [piece, text, live, choice, is_echo_alone, &model](int32_t id) {
-    const bool has_text = *text && !is_echo_alone && !is_stop_id(model, id);
+  sequence.on_token = [piece, text, live, choice, &model](int32_t id) {
+    const bool has_text = *text && !is_stop_id(model, id);
     if (has_text) piece->text = (*text)->push(id);
-    if (is_echo_alone) {
-      piece->logprobs.clear();
-    } else {
-      piece->ids = {id};
-    }
+    piece->ids = {id};
     live->push(std::exchange(*piece, Piece{.choice = choice}));
     return !has_text || !(*text)->stopped();
   };
-  sequence.on_end = [this, text, live, choice, is_echo_alone](SequenceResult&& result) {
-    if (is_echo_alone) result.token_ids.clear();
-    end_choice(live, choice, std::move(result), *text ? (*text)->finish() : "");
+  sequence.on_end = [this, piece, text, live](SequenceResult&& result) {
+    if (*text) piece->text = (*text)->finish();
+    end_choice(live, std::move(*piece), std::move(result));
   };
   running_.at(live).ids.push_back(scheduler.submit(std::move(sequence)));
 }
 
-void EngineThread::end_choice(LiveRequest* request, size_t choice, SequenceResult&& result,
-                              std::string text) {
+void EngineThread::end_choice(LiveRequest* request, Piece&& last, SequenceResult&& result) {
   {
     const std::lock_guard guard(mutex_);
     if (result.finish_reason == FinishReason::kInterrupted && !result.failure) {
       ++state_.cancelled;
     } else if (!result.failure) {
-      state_.ttft.add(result.ttft_ns);
+      if (!result.token_ids.empty()) state_.ttft.add(result.ttft_ns);
       for (const int64_t ns : result.inter_token_ns) state_.inter_token.add(ns);
       state_.duration.add(result.total_ns);
     }
   }
-  Piece last = {.choice = choice, .text = std::move(text)};
   last.end = std::move(result);
   --live_;
   const auto running = running_.find(request);
@@ -192,6 +204,7 @@ void EngineThread::publish(const Scheduler& scheduler) {
   state_.kv_blocks = scheduler.blocks().total();
   state_.kv_blocks_used = scheduler.blocks().used();
   state_.kv_blocks_cached = scheduler.blocks().cached();
+  state_.memory = backend_.memory();
   state_.counters = scheduler.counters();
 }
 

@@ -44,8 +44,10 @@ class EngineThread {
   // What is referred to must outlive the object. `tokenizer` may be null.
   EngineThread(Backend& backend, const Tokenizer* tokenizer, const EngineThreadOptions& options);
 
-  // Ends what is running with kInterrupted.
   ~EngineThread();
+
+  // Ends what is running with kInterrupted. Nothing can be submitted afterwards.
+  void stop();
 
   // Throws QueueFull, EngineFailed.
   void submit(const std::shared_ptr<LiveRequest>& request);
@@ -71,7 +73,10 @@ class EngineThread {
   void begin(Scheduler& scheduler, const std::shared_ptr<LiveRequest>& request);
   void begin_choice(Scheduler& scheduler, const std::shared_ptr<LiveRequest>& request,
                     size_t choice);
-  void end_choice(LiveRequest* request, size_t choice, SequenceResult&& result, std::string text);
+  void begin_embedding(Scheduler& scheduler, const std::shared_ptr<LiveRequest>& request,
+                       size_t choice);
+  // `last` is the answer's last piece but for the result.
+  void end_choice(LiveRequest* request, Piece&& last, SequenceResult&& result);
   void publish(const Scheduler& scheduler);
   void fail(const std::string& message);
   int retry_after_seconds() const;

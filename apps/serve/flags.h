@@ -14,7 +14,11 @@
 namespace edgellm {
 
 struct ServeFlags {
-  ModelChoice model;
+  std::vector<std::string> models;
+  bool no_cache = false;
+  int max_loaded = 0;
+  std::string keep_alive = "-1";
+  std::string pooling = "mean";
   std::string host = "127.0.0.1";
   int port = 8080;
   std::vector<std::string> api_keys;

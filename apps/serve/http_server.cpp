@@ -209,6 +209,7 @@ HttpRequest request_of(const httplib::Request& from) {
   HttpRequest request;
   request.method = from.method;
   request.path = from.path;
+  for (const auto& [name, value] : from.params) request.query.emplace_back(name, value);
   for (const auto& [name, value] : from.headers) request.headers.emplace_back(name, value);
   request.client_address = from.remote_addr;
   request.client = t_connection;
@@ -231,6 +232,12 @@ std::string HttpRequest::header(std::string_view name) const {
   const auto found = std::ranges::find_if(
       headers, [name](const auto& header) { return same_name(header.first, name); });
   return found != headers.end() ? found->second : "";
+}
+
+std::string HttpRequest::parameter(std::string_view name) const {
+  const auto found =
+      std::ranges::find_if(query, [&](const auto& one) { return one.first == name; });
+  return found == query.end() ? "" : found->second;
 }
 
 class HttpServer::Listener final : public httplib::Server {

@@ -45,6 +45,7 @@ class Client {
 struct HttpRequest {
   std::string method;
   std::string path;
+  std::vector<std::pair<std::string, std::string>> query;  // behind the path's question mark
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
   std::string client_address;
@@ -52,6 +53,8 @@ struct HttpRequest {
 
   // The first of that name, in any case; empty where there is none.
   std::string header(std::string_view name) const;
+  // The first of that name in the query; empty where there is none.
+  std::string parameter(std::string_view name) const;
 };
 
 // Takes bytes of a streamed body. False where the client has gone: nothing more is read.

@@ -23,8 +23,16 @@ void append(std::vector<T>& to, std::vector<T>&& from) {
 
 LiveRequest::LiveRequest(AnswerRequest wanted, std::vector<std::vector<int32_t>> prompts,
                          bool is_streamed)
+    : LiveRequest(std::move(wanted), std::move(prompts), std::nullopt, is_streamed) {}
+
+LiveRequest::LiveRequest(std::vector<std::vector<int32_t>> prompts, Pooling pooling)
+    : LiveRequest(AnswerRequest(), std::move(prompts), pooling, /*is_streamed=*/false) {}
+
+LiveRequest::LiveRequest(AnswerRequest wanted, std::vector<std::vector<int32_t>> prompts,
+                         std::optional<Pooling> pooling, bool is_streamed)
     : wanted_(std::move(wanted)),
       prompts_(std::move(prompts)),
+      pooling_(pooling),
       is_streamed_(is_streamed),
       event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (event_.get() < 0) {
@@ -55,6 +63,7 @@ void LiveRequest::push(Piece piece) {
     append(open->ids, std::move(piece.ids));
     append(open->logprobs, std::move(piece.logprobs));
     append(open->prompt_logprobs, std::move(piece.prompt_logprobs));
+    append(open->embedding, std::move(piece.embedding));
     if (piece.end) open->end = std::move(piece.end);
   }
   if (!is_due || std::exchange(is_signalled_, true)) return;

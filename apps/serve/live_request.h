@@ -11,6 +11,7 @@
 
 #include "apps/requests/openai_answer.h"
 #include "apps/requests/request.h"
+#include "apps/serve/embedding.h"
 #include "base/files.h"
 #include "engine/scheduler.h"
 
@@ -23,6 +24,7 @@ struct Piece {
   std::vector<int32_t> ids = {};                 // a stop id as well
   std::vector<IdLogprobs> logprobs = {};         // a stop id has none
   std::vector<IdLogprobs> prompt_logprobs = {};  // with `echo`, without the prompt's first id
+  std::vector<float> embedding = {};             // where it is what was asked for, with `end`
   std::optional<SequenceResult> end = {};        // the answer has ended
 };
 
@@ -32,7 +34,11 @@ class LiveRequest {
   // failed. Throws Error (kRuntime) where the process has no descriptor left.
   LiveRequest(AnswerRequest wanted, std::vector<std::vector<int32_t>> prompts, bool is_streamed);
 
+  // The embeddings of prompts: an answer to each, which is no text.
+  LiveRequest(std::vector<std::vector<int32_t>> prompts, Pooling pooling);
+
   const AnswerRequest& wanted() const { return wanted_; }
+  std::optional<Pooling> pooling() const { return pooling_; }  // of embeddings
   const std::vector<std::vector<int32_t>>& prompts() const { return prompts_; }
   // Answers: wanted().n to each prompt, in the order of the prompts.
   size_t n_choices() const { return prompts_.size() * static_cast<size_t>(wanted_.n); }
@@ -50,8 +56,12 @@ class LiveRequest {
   void push(Piece piece);
 
  private:
+  LiveRequest(AnswerRequest wanted, std::vector<std::vector<int32_t>> prompts,
+              std::optional<Pooling> pooling, bool is_streamed);
+
   const AnswerRequest wanted_;
   const std::vector<std::vector<int32_t>> prompts_;
+  const std::optional<Pooling> pooling_;
   const bool is_streamed_;
   FileDescriptor event_;
   std::mutex mutex_;

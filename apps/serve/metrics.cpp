@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "engine/backend.h"
-
 namespace edgellm::serve {
 namespace {
 
@@ -26,28 +24,40 @@ std::string label(const std::string& text) {
 
 class MetricsText {
  public:
-  explicit MetricsText(const std::string& model) : labels_("model_name=\"" + label(model) + "\"") {}
+  explicit MetricsText(const std::vector<ModelMetrics>& models) : models_(models) {}
 
+  // Of the server.
   template <class T>
-  void gauge(const std::string& name, const std::string& help, T value) {
-    single(name, help, "gauge", value);
+  void of_server(const std::string& name, const char* type, const std::string& help, T value) {
+    head(name, type, help);
+    text_ += kPrefix + name + " " + number(value) + "\n";
   }
 
-  template <class T>
-  void counter(const std::string& name, const std::string& help, T value) {
-    single(name, help, "counter", value);
+  // Of each model; `value` gets its state.
+  template <class Value>
+  void gauge(const std::string& name, const std::string& help, Value value) {
+    single(name, "gauge", help, value);
+  }
+  template <class Value>
+  void counter(const std::string& name, const std::string& help, Value value) {
+    single(name, "counter", help, value);
   }
 
-  void histogram(const std::string& name, const std::string& help, const SecondsHistogram& values) {
-    head(name, help, "histogram");
+  void histogram(const std::string& name, const std::string& help,
+                 SecondsHistogram EngineState::*values) {
+    head(name, "histogram", help);
     const std::string full = kPrefix + name;
-    for (size_t i = 0; i < SecondsHistogram::kBounds.size(); ++i) {
-      text_ += full + "_bucket{" + labels_ + ",le=\"" + number(SecondsHistogram::kBounds[i]) +
-               "\"} " + number(values.up_to(i)) + "\n";
+    for (const ModelMetrics& model : models_) {
+      const std::string labels = labels_of(model);
+      const SecondsHistogram& cells = model.state.*values;
+      for (size_t i = 0; i < SecondsHistogram::kBounds.size(); ++i) {
+        text_ += full + "_bucket{" + labels + ",le=\"" + number(SecondsHistogram::kBounds[i]) +
+                 "\"} " + number(cells.up_to(i)) + "\n";
+      }
+      text_ += full + "_bucket{" + labels + ",le=\"+Inf\"} " + number(cells.count()) + "\n";
+      text_ += full + "_sum{" + labels + "} " + number(cells.sum()) + "\n";
+      text_ += full + "_count{" + labels + "} " + number(cells.count()) + "\n";
     }
-    text_ += full + "_bucket{" + labels_ + ",le=\"+Inf\"} " + number(values.count()) + "\n";
-    text_ += full + "_sum{" + labels_ + "} " + number(values.sum()) + "\n";
-    text_ += full + "_count{" + labels_ + "} " + number(values.count()) + "\n";
   }
 
   const std::string& text() const { return text_; }
@@ -55,18 +65,24 @@ class MetricsText {
  private:
   inline static const std::string kPrefix = "edgellm:";
 
-  void head(const std::string& name, const std::string& help, const char* type) {
+  static std::string labels_of(const ModelMetrics& model) {
+    return "model_name=\"" + label(model.name) + "\"";
+  }
+
+  void head(const std::string& name, const char* type, const std::string& help) {
     text_ += "# HELP " + kPrefix + name + " " + help + "\n";
     text_ += "# TYPE " + kPrefix + name + " " + type + "\n";
   }
 
-  template <class T>
-  void single(const std::string& name, const std::string& help, const char* type, T value) {
-    head(name, help, type);
-    text_ += kPrefix + name + "{" + labels_ + "} " + number(value) + "\n";
+  template <class Value>
+  void single(const std::string& name, const char* type, const std::string& help, Value value) {
+    head(name, type, help);
+    for (const ModelMetrics& model : models_) {
+      text_ += kPrefix + name + "{" + labels_of(model) + "} " + number(value(model.state)) + "\n";
+    }
   }
 
-  std::string labels_;
+  const std::vector<ModelMetrics>& models_;
   std::string text_;
 };
 
@@ -87,35 +103,76 @@ uint64_t SecondsHistogram::up_to(size_t i) const {
   return total;
 }
 
-std::string metrics_text(const EngineState& state, const std::string& name, int connections) {
-  const SchedulerCounters& counters = state.counters;
-  MetricsText text(name);
+void SecondsHistogram::add(const SecondsHistogram& other) {
+  for (size_t i = 0; i < cells_.size(); ++i) cells_[i] += other.cells_[i];
+  count_ += other.count_;
+  sum_ += other.sum_;
+}
+
+void EngineState::add_counts(const EngineState& earlier) {
+  counters.add(earlier.counters);
+  cancelled += earlier.cancelled;
+  refused += earlier.refused;
+  ttft.add(earlier.ttft);
+  inter_token.add(earlier.inter_token);
+  duration.add(earlier.duration);
+}
+
+std::string metrics_text(const ServerMetrics& metrics) {
+  using State = EngineState;
+  MetricsText text(metrics.models);
+  text.of_server("connections", "gauge", "Open connections.", metrics.connections);
   text.gauge("num_requests_waiting", "Answers that wait for a sequence or for KV cache.",
-             state.waiting);
-  text.gauge("num_requests_running", "Answers that are being made.", state.running);
+             [](const State& state) { return state.waiting; });
+  text.gauge("num_requests_running", "Answers that are being made.",
+             [](const State& state) { return state.running; });
   text.gauge("kv_cache_usage_perc", "Share of the KV cache's blocks in use, 0 to 1.",
-             state.kv_blocks > 0 ? static_cast<double>(state.kv_blocks_used) / state.kv_blocks : 0);
-  text.gauge("kv_cache_blocks", "Blocks of the KV cache.", state.kv_blocks);
-  text.gauge("kv_cache_blocks_cached", "Blocks kept for later prompts.", state.kv_blocks_cached);
-  text.gauge("kv_block_positions", "Positions of a block.", kKvBlockPositions);
-  text.gauge("connections", "Open connections.", connections);
-  text.counter("prompt_tokens_total", "Prompt tokens that were computed.", counters.prompt_ids);
+             [](const State& state) {
+               return state.kv_blocks > 0
+                          ? static_cast<double>(state.kv_blocks_used) / state.kv_blocks
+                          : 0.0;
+             });
+  text.gauge("kv_cache_blocks", "Blocks of the KV cache; 0 where the model is not loaded.",
+             [](const State& state) { return state.kv_blocks; });
+  text.gauge("kv_cache_blocks_cached", "Blocks kept for later prompts.",
+             [](const State& state) { return state.kv_blocks_cached; });
+  text.of_server("kv_block_positions", "gauge", "Positions of a block.", kKvBlockPositions);
+  text.counter("prompt_tokens_total", "Prompt tokens that were computed.",
+               [](const State& state) { return state.counters.prompt_ids; });
   text.counter("prompt_tokens_cached_total", "Prompt tokens found in the prefix cache.",
-               counters.shared_prompt_ids);
-  text.counter("tokens_predicted_total", "Tokens generated.", counters.output_ids);
-  text.counter("requests_total", "Answers that have ended.", counters.requests);
-  text.counter("requests_failed_total", "Answers that ended with an error.", counters.failures);
+               [](const State& state) { return state.counters.shared_prompt_ids; });
+  text.counter("tokens_predicted_total", "Tokens generated.",
+               [](const State& state) { return state.counters.output_ids; });
+  text.counter("requests_total", "Answers that have ended.",
+               [](const State& state) { return state.counters.requests; });
+  text.counter("requests_failed_total", "Answers that ended with an error.",
+               [](const State& state) { return state.counters.failures; });
   text.counter("requests_cancelled_total",
-               "Answers that ended early: the client had gone, or time was up.", state.cancelled);
+               "Answers that ended early: the client had gone, or time was up.",
+               [](const State& state) { return state.cancelled; });
   text.counter("requests_refused_total", "Requests refused because the queue was full.",
-               state.refused);
-  text.counter("passes_total", "Passes of the model.", counters.passes);
+               [](const State& state) { return state.refused; });
+  text.counter("passes_total", "Passes of the model.",
+               [](const State& state) { return state.counters.passes; });
   text.counter("device_busy_seconds_total", "Time in passes of the model.",
-               seconds(counters.pass_ns));
-  text.histogram("time_to_first_token_seconds", "From a request to its first token.", state.ttft);
+               [](const State& state) { return seconds(state.counters.pass_ns); });
+  if (metrics.gpu_joules) {
+    int64_t tokens = 0;
+    for (const ModelMetrics& model : metrics.models) tokens += model.state.counters.output_ids;
+    text.of_server("gpu_energy_joules_total", "counter",
+                   "Energy that the GPU has taken since the server began, idle time included.",
+                   *metrics.gpu_joules);
+    if (tokens > 0) {
+      text.of_server("joules_per_token", "gauge", "That energy by the tokens generated.",
+                     *metrics.gpu_joules / static_cast<double>(tokens));
+    }
+  }
+  text.histogram("time_to_first_token_seconds", "From a request to its first token.",
+                 &EngineState::ttft);
   text.histogram("inter_token_latency_seconds", "Between two tokens of an answer.",
-                 state.inter_token);
-  text.histogram("e2e_request_latency_seconds", "From a request to its end.", state.duration);
+                 &EngineState::inter_token);
+  text.histogram("e2e_request_latency_seconds", "From a request to its end.",
+                 &EngineState::duration);
   return text.text();
 }
 

@@ -4,8 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "engine/backend.h"
 #include "engine/scheduler.h"
 
 namespace edgellm::serve {
@@ -18,6 +21,7 @@ class SecondsHistogram {
       0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100};
 
   void add(int64_t ns);
+  void add(const SecondsHistogram& other);
   uint64_t count() const { return count_; }
   double sum() const { return sum_; }
   // Values of at most kBounds[i].
@@ -36,15 +40,30 @@ struct EngineState {
   int kv_blocks = 0;
   int kv_blocks_used = 0;
   int kv_blocks_cached = 0;
+  MemoryPlan memory;
   SchedulerCounters counters;
   int64_t cancelled = 0;  // answers that ended because nobody wanted them any more
   int64_t refused = 0;    // requests that found the queue full
   SecondsHistogram ttft;
   SecondsHistogram inter_token;
   SecondsHistogram duration;  // from submission to the end
+
+  // Adds what `earlier`, an engine of the same model that has ended, has counted.
+  void add_counts(const EngineState& earlier);
 };
 
-// The text of /metrics, in Prometheus' format 0.0.4. `name` is the model's.
-std::string metrics_text(const EngineState& state, const std::string& name, int connections);
+struct ModelMetrics {
+  std::string name;
+  EngineState state;
+};
+
+struct ServerMetrics {
+  int connections = 0;
+  std::optional<double> gpu_joules = {};  // since the server began
+  std::vector<ModelMetrics> models = {};
+};
+
+// The text of /metrics, in Prometheus' format 0.0.4.
+std::string metrics_text(const ServerMetrics& metrics);
 
 }  // namespace edgellm::serve

@@ -9,6 +9,7 @@
 #include "apps/common/text_format.h"
 #include "apps/common/version.h"
 #include "apps/requests/openai_answer.h"
+#include "apps/serve/answer_run.h"
 #include "apps/serve/api.h"
 #include "base/clock.h"
 #include "base/text.h"
@@ -54,10 +55,10 @@ void read_options(const Fields& options, const ServedModel& model, Json& body) {
       if (seed >= 0) body["seed"] = static_cast<uint64_t>(seed);
     } else if (name == "num_ctx") {
       const int64_t wanted = options.integer(name, 1, INT32_MAX);
-      if (wanted > model.info().context) {
+      if (wanted > model.context()) {
         options.fail(options.name(name) + " is " + std::to_string(wanted) +
                      ", but the server was started with a context of " +
-                     std::to_string(model.info().context) + " (-c)");
+                     std::to_string(model.context()) + " (-c)");
       }
     } else {
       options.fail(options.name(printable(name)) + " is not supported; leave it out");
@@ -74,13 +75,6 @@ void require_empty(const Fields& body, const std::vector<const char*>& names) {
     if (value == nullptr || value->empty() || *value == "" || *value == false) continue;
     body.fail(body.name(name) + " is not supported; leave it out");
   }
-}
-
-void check_keep_alive(const Fields& body) {
-  const Json* value = body.find("keep_alive");
-  if (value == nullptr || value->is_number() || value->is_string()) return;
-  body.fail(body.name("keep_alive") + " is " + value_text(*value) +
-            ", expected a duration, for example \"5m\"");
 }
 
 // What both paths share: the form that OpenAI's requests have, with the prompt left to fill in.
@@ -102,10 +96,15 @@ Json common_body(const Fields& body, const ServedModel& model, bool is_chat) {
 // Lines of JSON, one for each piece and a last one with the figures.
 class OllamaAnswer {
  public:
-  // `began`: of the request, by now_ns.
+  // Of the request, by now_ns().
+  struct Times {
+    int64_t began = 0;
+    int64_t load_ns = 0;
+  };
+
   OllamaAnswer(std::shared_ptr<AnswerRun> run, const ServedModel& model, bool is_chat_path,
-               int64_t began)
-      : run_(std::move(run)), model_(model), is_chat_path_(is_chat_path), began_(began) {}
+               const Times& times)
+      : run_(std::move(run)), model_(model), is_chat_path_(is_chat_path), times_(times) {}
 
   void stream(std::vector<Piece> pieces, const StreamWriter& writer) {
     try {
@@ -153,8 +152,8 @@ class OllamaAnswer {
     json["done"] = true;
     if (!result_) return json;  // the client has gone
     json["done_reason"] = openai_finish_reason(result_->finish_reason);
-    json["total_duration"] = now_ns() - began_;
-    json["load_duration"] = 0;
+    json["total_duration"] = now_ns() - times_.began;
+    json["load_duration"] = times_.load_ns;
     json["prompt_eval_count"] = run_->request().prompts().front().size();
     json["prompt_eval_duration"] = result_->prefill_ns;
     json["eval_count"] = result_->token_ids.size();
@@ -177,19 +176,28 @@ class OllamaAnswer {
   const std::shared_ptr<AnswerRun> run_;
   const ServedModel& model_;
   const bool is_chat_path_;
-  const int64_t began_;
+  const Times times_;
   std::optional<SequenceResult> result_;
 };
 
-HttpResponse ollama_answer(ServedModel& model, const Json& converted, bool is_chat,
-                           bool is_chat_path, const Client& client, Clock::time_point until) {
-  const int64_t began = now_ns();
+// What an answer is asked with.
+struct OllamaForm {
+  bool is_chat = false;       // through the chat template
+  bool is_chat_path = false;  // /api/chat
+  KeepAlive keep_alive;
+};
+
+HttpResponse ollama_answer(ServedModel& model, Models& models, const Json& converted,
+                           const OllamaForm& form, const Client& client, Clock::time_point until) {
+  OllamaAnswer::Times times = {.began = now_ns()};
   AnswerRequest wanted = read_request_body(
-      fields_of(converted), {.is_chat = is_chat, .is_served = true}, model.ollama_defaults());
+      fields_of(converted), {.is_chat = form.is_chat, .is_served = true}, model.ollama_defaults());
   const bool is_streamed = wanted.stream;
-  const auto run =
-      std::make_shared<AnswerRun>(model, std::move(wanted), is_streamed, client, until);
-  const auto answer = std::make_shared<OllamaAnswer>(run, model, is_chat_path, began);
+  std::shared_ptr<LoadedModel> loaded = models.use(model, until, form.keep_alive);
+  times.load_ns = now_ns() - times.began;
+  const auto run = std::make_shared<AnswerRun>(model, std::move(loaded), std::move(wanted),
+                                               is_streamed, client, until);
+  const auto answer = std::make_shared<OllamaAnswer>(run, model, form.is_chat_path, times);
   if (!is_streamed) return json_response(answer->whole());
   HttpResponse response = {.content_type = "application/x-ndjson"};
   response.stream = [answer, first = run->next()](const StreamWriter& writer) {
@@ -198,16 +206,24 @@ HttpResponse ollama_answer(ServedModel& model, const Json& converted, bool is_ch
   return response;
 }
 
-// Ollama's clients send a request without a prompt to load a model.
-HttpResponse loaded(const ServedModel& model, bool is_chat_path) {
+// Ollama's clients send a request without a prompt to load a model, and one with a keep_alive of 0
+// to unload it.
+HttpResponse loaded(ServedModel& model, Models& models, const OllamaForm& form,
+                    Clock::time_point until) {
+  const bool unloads = form.keep_alive && form.keep_alive->count() == 0;
+  if (unloads) {
+    models.expire(model);
+  } else {
+    models.use(model, until, form.keep_alive);
+  }
   OrderedJson json = {{"model", model.name()}, {"created_at", now_text()}};
-  if (is_chat_path) {
+  if (form.is_chat_path) {
     json["message"] = {{"role", "assistant"}, {"content", ""}};
   } else {
     json["response"] = "";
   }
   json["done"] = true;
-  json["done_reason"] = "load";
+  json["done_reason"] = unloads ? "unload" : "load";
   return json_response(json);
 }
 
@@ -239,9 +255,9 @@ HttpResponse Api::ollama_generate(const HttpRequest& request) {
       body, {"model", "prompt", "suffix", "images", "format", "options", "system", "template",
              "stream", "raw", "keep_alive", "context", "think", "logprobs", "top_logprobs"});
   require_empty(body, {"suffix", "images", "format", "template", "context", "think"});
-  check_keep_alive(body);
+  const KeepAlive keep_alive = read_keep_alive(body, models_.keep_alive());
   const std::string prompt = body.has("prompt") ? body.text("prompt") : "";
-  if (prompt.empty()) return loaded(model, /*is_chat_path=*/false);
+  if (prompt.empty()) return loaded(model, models_, {.keep_alive = keep_alive}, deadline());
   const bool is_raw = body.has("raw") && body.boolean("raw");
   const bool is_chat = !is_raw && model.has_chat_template();
   const std::string system = body.has("system") ? body.text("system") : "";
@@ -256,8 +272,8 @@ HttpResponse Api::ollama_generate(const HttpRequest& request) {
   } else {
     converted["prompt"] = prompt;
   }
-  return ollama_answer(model, converted, is_chat, /*is_chat_path=*/false, *request.client,
-                       deadline());
+  return ollama_answer(model, models_, converted, {.is_chat = is_chat, .keep_alive = keep_alive},
+                       *request.client, deadline());
 }
 
 HttpResponse Api::ollama_chat(const HttpRequest& request) {
@@ -267,9 +283,11 @@ HttpResponse Api::ollama_chat(const HttpRequest& request) {
   require_known_names(body, {"model", "messages", "tools", "format", "options", "stream",
                              "keep_alive", "think", "logprobs", "top_logprobs"});
   require_empty(body, {"tools", "format", "think"});
-  check_keep_alive(body);
+  const OllamaForm form = {.is_chat = true,
+                           .is_chat_path = true,
+                           .keep_alive = read_keep_alive(body, models_.keep_alive())};
   if (!body.has("messages") || body.array("messages").empty()) {
-    return loaded(model, /*is_chat_path=*/true);
+    return loaded(model, models_, form, deadline());
   }
   Json converted = common_body(body, model, /*is_chat=*/true);
   converted["messages"] = Json::array();
@@ -280,26 +298,37 @@ HttpResponse Api::ollama_chat(const HttpRequest& request) {
     converted["messages"].push_back(
         {{"role", message.text("role")}, {"content", message.text("content")}});
   }
-  return ollama_answer(model, converted, /*is_chat=*/true, /*is_chat_path=*/true, *request.client,
-                       deadline());
+  return ollama_answer(model, models_, converted, form, *request.client, deadline());
 }
 
 HttpResponse Api::ollama_tags(const HttpRequest&) {
-  OrderedJson listed = listed_json(model_);
-  listed["modified_at"] =
-      timestamp(std::chrono::system_clock::time_point(std::chrono::seconds(started_at_)));
-  return json_response({{"models", OrderedJson::array({listed})}});
+  OrderedJson models = OrderedJson::array();
+  for (const ServedModel* model : models_.all()) {
+    OrderedJson listed = listed_json(*model);
+    listed["modified_at"] =
+        timestamp(std::chrono::system_clock::time_point(std::chrono::seconds(started_at_)));
+    models.push_back(std::move(listed));
+  }
+  return json_response({{"models", std::move(models)}});
 }
 
 HttpResponse Api::ollama_ps(const HttpRequest&) {
-  OrderedJson listed = listed_json(model_);
-  const MemoryPlan memory = model_.session().backend().memory();
-  listed["size"] = memory.total();
-  listed["size_vram"] = model_.info().is_gpu ? memory.total() : 0;
-  listed["context_length"] = model_.info().context;
-  // The model stays as long as the server does.
-  listed["expires_at"] = "2318-01-01T00:00:00Z";
-  return json_response({{"models", OrderedJson::array({listed})}});
+  OrderedJson models = OrderedJson::array();
+  for (const Models::Status& status : models_.status()) {
+    if (!status.is_loaded) continue;
+    OrderedJson listed = listed_json(*status.model);
+    const uint64_t bytes = status.state.memory.total();
+    listed["size"] = bytes;
+    listed["size_vram"] = status.is_gpu ? bytes : 0;
+    listed["context_length"] = status.model->context();
+    // As Ollama writes of a model that stays.
+    listed["expires_at"] =
+        status.expires_at
+            ? timestamp(std::chrono::system_clock::now() + (*status.expires_at - Clock::now()))
+            : "2318-01-01T00:00:00Z";
+    models.push_back(std::move(listed));
+  }
+  return json_response({{"models", std::move(models)}});
 }
 
 HttpResponse Api::ollama_show(const HttpRequest& request) {
@@ -310,7 +339,7 @@ HttpResponse Api::ollama_show(const HttpRequest& request) {
       body.has("model") || !body.has("name") ? model_of(body) : model_called(body.text("name"));
   const ModelConfig& config = model.file().config();
   const std::string architecture = config.architecture;
-  OrderedJson capabilities = OrderedJson::array({"completion"});
+  OrderedJson capabilities = OrderedJson::array({"completion", "embedding"});
   return json_response({{"license", model.file().provenance().licence},
                         {"modelfile", ""},
                         {"parameters", ""},

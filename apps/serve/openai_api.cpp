@@ -5,6 +5,7 @@
 
 #include "apps/common/terminal.h"
 #include "apps/requests/openai_answer.h"
+#include "apps/serve/answer_run.h"
 #include "apps/serve/api.h"
 
 namespace edgellm::serve {
@@ -212,7 +213,7 @@ OrderedJson model_json(const ServedModel& model, int64_t created) {
           {"object", "model"},
           {"created", created},
           {"owned_by", "edgellm"},
-          {"max_model_len", model.info().context},
+          {"max_model_len", model.context()},
           {"meta",
            {{"n_params", model.file().parameter_count()},
             {"size", model.file().file_bytes()},
@@ -235,8 +236,9 @@ HttpResponse Api::openai_answer(const HttpRequest& request, bool is_chat) {
       read_request_body(body, {.is_chat = is_chat, .is_served = true},
                         is_chat ? model.chat_defaults() : model.completion_defaults());
   const bool is_streamed = wanted.stream;
-  const auto run = std::make_shared<AnswerRun>(model, std::move(wanted), is_streamed,
-                                               *request.client, deadline());
+  const Clock::time_point until = deadline();
+  const auto run = std::make_shared<AnswerRun>(model, models_.use(model, until), std::move(wanted),
+                                               is_streamed, *request.client, until);
   const std::string id = fresh_id();
   if (!is_streamed) {
     const RequestAnswer answer = collect(*run, model);
@@ -254,8 +256,9 @@ HttpResponse Api::openai_answer(const HttpRequest& request, bool is_chat) {
 }
 
 HttpResponse Api::models(const HttpRequest&) {
-  return json_response(
-      {{"object", "list"}, {"data", OrderedJson::array({model_json(model_, started_at_)})}});
+  OrderedJson data = OrderedJson::array();
+  for (const ServedModel* model : models_.all()) data.push_back(model_json(*model, started_at_));
+  return json_response({{"object", "list"}, {"data", std::move(data)}});
 }
 
 HttpResponse Api::one_model(const HttpRequest& request) {

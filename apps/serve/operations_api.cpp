@@ -34,7 +34,7 @@ HttpResponse Api::page(const HttpRequest&) {
 }
 
 HttpResponse Api::health(const HttpRequest&) {
-  if (const std::string failure = model_.engine().failure(); !failure.empty()) {
+  if (const std::string failure = models_.failure(); !failure.empty()) {
     return json_response({{"status", "failed"}, {"message", failure}}, 503);
   }
   if (is_draining_) return json_response({{"status", "shutting down"}}, 503);
@@ -42,24 +42,42 @@ HttpResponse Api::health(const HttpRequest&) {
 }
 
 HttpResponse Api::metrics(const HttpRequest&) {
+  ServerMetrics metrics;
+  metrics.connections = connections_();
+  if (joules_at_start_) {
+    if (const std::optional<double> now = options_.gpu_joules()) {
+      metrics.gpu_joules = *now - *joules_at_start_;
+    }
+  }
+  for (const Models::Status& status : models_.status()) {
+    metrics.models.push_back({status.model->name(), status.state});
+  }
   return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
-          .body = metrics_text(model_.engine().state(), model_.name(), connections_())};
+          .body = metrics_text(metrics)};
 }
 
-HttpResponse Api::props(const HttpRequest&) {
-  const BackendInfo& info = model_.info();
+// `?model=NAME`, or the first.
+const ServedModel& Api::model_asked_for(const HttpRequest& request) const {
+  const std::string name = request.parameter("model");
+  return name.empty() ? models_.first() : model_called(name);
+}
+
+HttpResponse Api::props(const HttpRequest& request) {
+  const ServedModel& model = model_asked_for(request);
+  const Models::Status status = models_.status(model);
   const BuildInfo build = build_info();
   return json_response(
-      {{"model", model_.name()},
-       {"model_id", hex64(model_.file().id())},
+      {{"model", model.name()},
+       {"model_id", hex64(model.file().id())},
        {"build_info", "edgellm " + build.version + " (" + build.revision + ")"},
-       {"device", info.device},
-       {"total_slots", info.sequences},
-       {"kv_blocks", info.kv_blocks},
-       {"kv_type", model_.session().options().kv_type},
-       {"chat_template", model_.file().tokenizer().chat_template},
+       {"is_loaded", status.is_loaded},
+       {"device", status.device},
+       {"total_slots", status.sequences},
+       {"kv_blocks", status.state.kv_blocks},
+       {"kv_type", models_.kv_type()},
+       {"chat_template", model.file().tokenizer().chat_template},
        {"default_generation_settings",
-        {{"n_ctx", info.context}, {"params", to_json(model_.chat_defaults().sampling)}}}});
+        {{"n_ctx", model.context()}, {"params", to_json(model.chat_defaults().sampling)}}}});
 }
 
 // The fields of llama-server's path and of vLLM's: `content` or `prompt`, or the `messages` of a
@@ -86,8 +104,7 @@ HttpResponse Api::tokenize(const HttpRequest& request) {
     ids = adds_special ? encode_prompt(tokenizer, model.file().tokenizer(), text)
                        : tokenizer.encode(text, /*add_special=*/false);
   }
-  OrderedJson answer = {
-      {"tokens", ids}, {"count", ids.size()}, {"max_model_len", model.info().context}};
+  OrderedJson answer = {{"tokens", ids}, {"count", ids.size()}, {"max_model_len", model.context()}};
   const auto is_on = [&](const char* key) { return body.has(key) && body.boolean(key); };
   if (is_on("with_pieces")) {
     answer["tokens"] = OrderedJson::array();
@@ -120,10 +137,11 @@ HttpResponse Api::detokenize(const HttpRequest& request) {
 }
 
 // What lm-eval's remote tokenizer asks.
-HttpResponse Api::tokenizer_info(const HttpRequest&) {
-  const TokenizerInfo& info = model_.file().tokenizer();
+HttpResponse Api::tokenizer_info(const HttpRequest& request) {
+  const ServedModel& model = model_asked_for(request);
+  const TokenizerInfo& info = model.file().tokenizer();
   OrderedJson answer = {{"tokenizer_class", "edgellm"},
-                        {"model_max_length", model_.info().context},
+                        {"model_max_length", model.context()},
                         {"chat_template", info.chat_template},
                         {"add_bos_token", info.add_bos}};
   for (const auto& [name, text] :
@@ -131,8 +149,8 @@ HttpResponse Api::tokenizer_info(const HttpRequest&) {
     answer[name] = text;
   }
   // lm-eval takes a server without one for one without a tokenizer.
-  if (!answer.contains("eos_token") && !info.stop_ids.empty() && model_.tokenizer() != nullptr) {
-    answer["eos_token"] = token_text(model_, info.stop_ids.front());
+  if (!answer.contains("eos_token") && !info.stop_ids.empty() && model.tokenizer() != nullptr) {
+    answer["eos_token"] = token_text(model, info.stop_ids.front());
   }
   return json_response(answer);
 }

@@ -1,4 +1,5 @@
 // edgellm serve: the engine behind an address.
+#include <algorithm>
 #include <memory>
 #include <thread>
 
@@ -9,27 +10,61 @@
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
 #include "apps/flags/flags.h"
+#include "apps/nvml/nvml.h"
 #include "apps/serve/api.h"
 #include "apps/serve/commands.h"
 #include "apps/serve/flags.h"
 #include "apps/serve/http_server.h"
-#include "apps/serve/served_model.h"
+#include "apps/serve/models.h"
+#include "apps/session/model_folders.h"
 #include "base/error.h"
+#include "kernels/cuda/gpu_list.h"
 
 namespace edgellm {
 namespace {
 
 using namespace serve;
 
-ModelOptions model_options(const ServeFlags& flags) {
-  return {.sequences = flags.sequences,
-          .queue = flags.queue,
-          .sampling = flags.sampling,
-          .max_tokens = flags.answer.max_tokens,
-          .limits_completions = flags.answer.limit_is_given,
-          .stop = flags.answer.stop,
-          .system = flags.chat.system,
-          .parse_special = flags.chat.parse_special};
+// What the command line names; else every model of the model folders that runs as it is.
+std::vector<ModelChoice> model_choices(const ServeFlags& flags) {
+  std::vector<ModelChoice> choices;
+  for (const std::string& name : flags.models) choices.push_back({name, flags.no_cache});
+  if (!choices.empty()) return choices;
+  int n_others = 0;
+  for (const StoredModel& model : stored_models()) {
+    if (model.kind == StoredKind::kModel) {
+      choices.push_back({model.path, flags.no_cache});
+    } else {
+      ++n_others;
+    }
+  }
+  if (choices.empty()) {
+    throw Error(ExitCode::kUsage,
+                "no MODEL is given, and the model folders hold none that runs as it is; give one, "
+                "or download one with: edgellm pull hf:ORG/NAME");
+  }
+  if (n_others > 0) {
+    print_note("GGUF files and Hugging Face folders are served where they are named: " +
+               counted(n_others, "model") + " left out");
+  }
+  return choices;
+}
+
+ModelsOptions models_options(const ServeFlags& flags) {
+  ModelsOptions options;
+  options.session = flags.engine;
+  options.max_loaded = flags.max_loaded;
+  options.keep_alive = parse_keep_alive("--keep-alive", flags.keep_alive);
+  options.model = {.sequences = flags.sequences,
+                   .queue = flags.queue,
+                   .sampling = flags.sampling,
+                   .max_tokens = flags.answer.max_tokens,
+                   .limits_completions = flags.answer.limit_is_given,
+                   .stop = flags.answer.stop,
+                   .system = flags.chat.system,
+                   .parse_special = flags.chat.parse_special,
+                   .pooling = pooling_of(flags.pooling)};
+  return options;
 }
 
 std::vector<std::string> api_keys(const ServeFlags& flags) {
@@ -42,21 +77,36 @@ std::vector<std::string> api_keys(const ServeFlags& flags) {
   return keys;
 }
 
-// How often somebody looks for signals and for a failure of the engine.
+// How often somebody looks for signals, for a failure of an engine and for models to unload.
 constexpr std::chrono::milliseconds kLook{50};
 
-void await_end(const EngineThread& engine) {
-  while (received_signal() == 0 && engine.failure().empty()) std::this_thread::sleep_for(kLook);
+void await_end(Models& models) {
+  while (received_signal() == 0 && models.failure().empty()) {
+    models.unload_expired();
+    std::this_thread::sleep_for(kLook);
+  }
 }
 
 // What is being answered is finished. A second signal ends the process (signals.h).
-void finish_answers(Api& api, const EngineThread& engine) {
+void finish_answers(Api& api, const Models& models) {
   api.drain();
-  if (engine.live() > 0) {
-    print_note("finishing " + counted(engine.live(), "answer") +
+  if (models.live() > 0) {
+    print_note("finishing " + counted(models.live(), "answer") +
                ", taking no new ones; a second signal ends at once");
   }
-  while (engine.live() > 0) std::this_thread::sleep_for(kLook);
+  while (models.live() > 0) std::this_thread::sleep_for(kLook);
+}
+
+// The energy counter of the GPU, where there is one.
+std::function<std::optional<double>()> gpu_joules(const Device& device) {
+  if (!device.gpu) return {};
+  const GpuInfo gpu = list_gpus().gpus[static_cast<size_t>(*device.gpu)];
+  const auto sensors = open_nvml_device(gpu.pci_bus_id);
+  if (!sensors) return {};
+  return [sensors = *sensors]() -> std::optional<double> {
+    const Measured<double> joules = sensors->energy_j();
+    return joules ? std::optional(*joules) : std::nullopt;
+  };
 }
 
 void warn_of_strangers(const ServeFlags& flags, const std::vector<std::string>& keys) {
@@ -67,12 +117,24 @@ void warn_of_strangers(const ServeFlags& flags, const std::vector<std::string>& 
                 " can use this server; put a key into EDGELLM_API_KEY, or use --host 127.0.0.1");
 }
 
+std::string names_of(const Models& models) {
+  constexpr size_t kMost = 5;
+  const std::vector<ServedModel*> all = models.all();
+  std::string names;
+  for (size_t i = 0; i < std::min(all.size(), kMost); ++i) {
+    names += (i > 0 ? ", " : "") + all[i]->name();
+  }
+  return all.size() > kMost ? names + " and " + std::to_string(all.size() - kMost) + " more"
+                            : names;
+}
+
 int run(const ServeFlags& flags) {
   check_answer(flags.answer);
   SamplingChoice checked = flags.sampling;
   if (!checked.temperature) checked.temperature = 1;
   check_sampling(checked);
   const std::vector<std::string> keys = api_keys(flags);
+  const ModelsOptions options = models_options(flags);
 
   std::unique_ptr<LineLog> access_log;
   std::function<void(const std::string&)> write_access;
@@ -83,27 +145,30 @@ int run(const ServeFlags& flags) {
   // Before the weights: a port that is in use is known at once.
   HttpServer server;
   const int port = server.bind(flags.host, flags.port);
-  ServedModel model(flags.model, flags.engine, model_options(flags));
-  Api api(model, {.keys = keys,
-                  .origins = flags.origins,
-                  .timeout = std::chrono::seconds(flags.timeout_s),
-                  .access_log = write_access});
+  Models models(model_choices(flags), options);
+  // What is wrong with the first model is known at once, and its first answer comes soon.
+  if (!flags.models.empty()) models.use(models.first(), Clock::time_point::max());
+  Api api(models, {.keys = keys,
+                   .origins = flags.origins,
+                   .timeout = std::chrono::seconds(flags.timeout_s),
+                   .access_log = write_access,
+                   .gpu_joules = gpu_joules(models.device())});
   api.set_connections([&server] { return server.connections(); });
   warn_of_strangers(flags, keys);
   Address address;
   address.host = flags.host;
   address.port = port;
   write_stdout(address.text() + "\n");  // for scripts: it is ready, and where
-  print_note("serving " + model.name() + " at " + address.text() +
+  print_note("serving " + names_of(models) + " at " + address.text() +
              (keys.empty() ? "" : ", with an API key") + "; Ctrl-C ends it");
 
   std::thread http([&] { server.run(api.handlers()); });
-  await_end(model.engine());
-  finish_answers(api, model.engine());
+  await_end(models);
+  finish_answers(api, models);
   server.close_connections();
   server.stop();
   http.join();
-  if (const std::string failure = model.engine().failure(); !failure.empty()) {
+  if (const std::string failure = models.failure(); !failure.empty()) {
     throw Error(ExitCode::kRuntime, "the engine ended: " + failure);
   }
   return 0;
@@ -151,6 +216,29 @@ void add_server_options(Command& command, ServeFlags& flags) {
       .group(kServer);
 }
 
+void add_models_options(Command& command, ServeFlags& flags) {
+  constexpr const char* kModels = "Models";
+  command
+      .option("--max-loaded", flags.max_loaded,
+              "Models that are loaded at a time; the least recently used makes room [as many as "
+              "there is memory for]")
+      .range(1, 1000)
+      .value("N")
+      .group(kModels);
+  command
+      .option("--keep-alive", flags.keep_alive,
+              "Unload a model so long after its last request, as in 5m; -1: only for another one "
+              "[-1]")
+      .value("DURATION")
+      .group(kModels);
+  command
+      .option("--pooling", flags.pooling,
+              "Embeddings are of all tokens (mean) or the last one (last) [mean]")
+      .value("mean|last")
+      .check(one_of({"mean", "last"}))
+      .group(kModels);
+}
+
 }  // namespace
 
 void add_serve(Program& program) {
@@ -158,13 +246,20 @@ void add_serve(Program& program) {
       program.add("serve", "Answer requests over HTTP, as OpenAI and Ollama do",
                   "  edgellm serve model.tmac2\n"
                   "  edgellm serve model.tmac2 --port 9000 --sequences 64 --kv-memory 8G\n"
+                  "  edgellm serve one.tmac2 another.tmac2 --keep-alive 10m\n"
                   "  EDGELLM_API_KEY=secret edgellm serve model.tmac2 --host 0.0.0.0\n"
                   "  curl http://127.0.0.1:8080/v1/chat/completions \\\n"
                   "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n"
                   "  The options below are the defaults of requests that say nothing else.");
   auto flags = std::make_shared<ServeFlags>();
-  add_model_argument(command, flags->model);
+  command
+      .words("MODEL", flags->models,
+             "Models to serve, as run takes one; each is loaded when a request names it, the first "
+             "at once. None: all .tmac2 files of the model folders")
+      .aliases("-m,--model");
+  add_no_cache_flag(command, flags->no_cache);
   add_server_options(command, *flags);
+  add_models_options(command, *flags);
   add_chat_options(command, flags->chat);
   add_answer_options(command, flags->answer);
   add_engine_options(command, flags->engine);

@@ -1,11 +1,8 @@
 #include "apps/serve/served_model.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "apps/requests/openai_answer.h"
-#include "apps/serve/api_error.h"
-#include "engine/generate.h"
 
 namespace edgellm::serve {
 namespace {
@@ -46,10 +43,12 @@ SamplingOptions options_or(const SamplingChoice& choice, const SamplingChoice& o
 
 ServedModel::ServedModel(const ModelChoice& choice, const SessionOptions& session,
                          const ModelOptions& options, const Messages& messages)
-    : session_(choice, session, messages),
-      tokenizer_(session_.tokenizer()),
-      name_(model_name(session_.model())),
-      prompts_(session_.model(), tokenizer_, options.parse_special),
+    : file_(std::make_shared<const ModelFile>(open_model(choice, messages))),
+      tokenizer_(load_tokenizer(*file_)),
+      name_(model_name(*file_)),
+      context_(engine_options(session, file_->config(), /*on_gpu=*/false).context),
+      prompts_(*file_, tokenizer(), options.parse_special),
+      pooling_(options.pooling),
       draws_seeds_(!options.sampling.seed) {
   chat_defaults_.max_tokens = options.max_tokens;
   chat_defaults_.stop = options.stop;
@@ -58,79 +57,19 @@ ServedModel::ServedModel(const ModelChoice& choice, const SessionOptions& sessio
   completion_defaults_ = ollama_defaults_ = chat_defaults_;
   if (!options.limits_completions) completion_defaults_.max_tokens = kCompletionTokens;
   ollama_defaults_.sampling = options_or(options.sampling, ollama_choice(), file());
-  Backend& backend = start_many_sequences(session_, options.sequences);
-  engine_ = std::make_unique<EngineThread>(
-      backend, tokenizer_,
-      EngineThreadOptions{.scheduler = {.max_batch_tokens = options.sequences.max_batch_tokens},
-                          .queue = options.queue});
 }
 
 bool ServedModel::is_called(const std::string& name) const {
   return name == name_ || name == name_ + ":latest";
 }
 
-AnswerRun::AnswerRun(ServedModel& model, AnswerRequest wanted, bool is_streamed,
-                     const Client& client, Clock::time_point until)
-    : model_(model), client_(client), until_(until) {
-  try {
-    if (wanted.sampling.temperature > 0 && !wanted.has_own_seed && model.draws_seeds()) {
-      wanted.sampling.seed = fresh_seed();
-    }
-    std::vector<std::vector<int32_t>> prompts = model.prompts().ids(wanted);
-    // What cannot run is refused before an answer begins.
-    for (const std::vector<int32_t>& prompt : prompts) {
-      GenerateRequest request;
-      request.prompt_ids = prompt;
-      request.sampling = wanted.sampling;
-      request.top_logprobs = wanted.top_logprobs.value_or(0);
-      check_request(model.session().backend(), request);
-    }
-    live_ = std::make_shared<LiveRequest>(std::move(wanted), std::move(prompts), is_streamed);
-    n_unfinished_ = live_->n_choices();
-    model.engine().submit(live_);
-  } catch (const Error& error) {
-    throw api_error(error.code(), error.what());
-  } catch (const QueueFull& full) {
-    ApiError error(
-        429, "queue_full",
-        "the server answers as many requests as it may, and as many wait; try again in " +
-            std::to_string(full.retry_after_seconds) + " s");
-    error.retry_after_seconds = full.retry_after_seconds;
-    throw error;
-  } catch (const EngineFailed& failure) {
-    throw ApiError(500, "engine_failed", failure.what());
-  }
-}
-
-AnswerRun::~AnswerRun() {
-  if (n_unfinished_ > 0) model_.engine().cancel(live_);
-}
-
-std::vector<Piece> AnswerRun::next() {
-  while (n_unfinished_ > 0 && !is_abandoned_) {
-    const Client::Wake wake = client_.wait(live_->event_fd(), until_);
-    if (wake == Client::Wake::kGone) {
-      is_abandoned_ = true;
-      return {};
-    }
-    if (wake == Client::Wake::kTimeout && Clock::now() >= until_) {
-      throw ApiError(504, "timeout",
-                     "the answer took longer than a request may; ask for fewer tokens, or start "
-                     "the server with a longer --timeout");
-    }
-    std::vector<Piece> pieces = live_->take();
-    for (const Piece& piece : pieces) {
-      if (!piece.end) continue;
-      --n_unfinished_;
-      if (piece.end->failure)
-        throw api_error(piece.end->failure->code, piece.end->failure->message);
-      if (piece.end->finish_reason == FinishReason::kInterrupted) {
-        throw ApiError(503, "shutting_down", "the server ends");
-      }
-    }
-    if (!pieces.empty()) return pieces;
-  }
-  return {};
+LoadedModel::LoadedModel(const ServedModel& model, Session&& session, const ModelOptions& options)
+    : session_(std::move(session)) {
+  Backend& backend = start_many_sequences(session_, options.sequences);
+  engine_ = std::make_unique<EngineThread>(
+      backend, model.tokenizer(),
+      EngineThreadOptions{.scheduler = {.max_batch_tokens = options.sequences.max_batch_tokens},
+                          .queue = options.queue});
 }
 
 }  // namespace edgellm::serve

@@ -360,6 +360,18 @@ std::vector<CachedConversion> cached_conversions() {
   return conversions;
 }
 
+std::string conversion_name(const std::string& path) {
+  const std::string cache = named_cache_folder();
+  const fs::path file = path;
+  if (cache.empty() || file.parent_path() != fs::path(cache) / kModels) return "";
+  // NAME-CONTENTS-CONVERTER.tmac2
+  const std::string stem = file.stem().string();
+  const size_t converter = stem.rfind('-');
+  if (converter == std::string::npos || converter == 0) return "";
+  const size_t contents = stem.rfind('-', converter - 1);
+  return contents == std::string::npos ? "" : stem.substr(0, contents);
+}
+
 uint64_t forget_conversion(const std::string& source) {
   const std::string cache = named_cache_folder();
   if (cache.empty()) return 0;

@@ -35,6 +35,10 @@ struct CachedConversion {
 // The conversions in the cache folder, by path; none where no variable names a cache folder.
 std::vector<CachedConversion> cached_conversions();
 
+// What the source was called, without its ending, that a conversion in the cache folder was made
+// from; empty for any other path.
+std::string conversion_name(const std::string& path);
+
 // Deletes the conversions of this source that are of no other one as well. Returns their bytes.
 uint64_t forget_conversion(const std::string& source);
 

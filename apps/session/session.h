@@ -82,6 +82,7 @@ class Session {
   const ModelFile& model() const { return *model_; }
   const SessionOptions& options() const { return options_; }
   const ModelConfig& config() const { return model_->config(); }
+  const Device& device() const { return device_; }
 
   // Loaded at the first call. Null where the file holds none.
   const Tokenizer* tokenizer();

@@ -204,7 +204,10 @@ class CpuBackend final : public Backend {
   }
 
   void run_head(const Batch& batch, const Outputs& outputs, int32_t& fault) {
-    if (outputs.rows.empty() && outputs.hidden.empty()) return;
+    const size_t dim = static_cast<size_t>(config_.dim);
+    const size_t values = batch.ids.size() * dim;
+    const std::vector<float*> normed_places = normed_outputs(outputs, values);
+    if (outputs.rows.empty() && normed_places.empty()) return;
     const Weights& weights = model().weights();
     HeadArgs head;
     head.x = x_.data();
@@ -214,8 +217,7 @@ class CpuBackend final : public Backend {
     head.ternary = view(weights.ternary_head);
     head.layers = config_.layers;
     head.fault = &fault;
-    const size_t dim = static_cast<size_t>(config_.dim);
-    if (!outputs.hidden.empty()) {
+    if (!normed_places.empty()) {
       // The final norm of every row of the batch; no logits are asked for here.
       std::vector<int32_t> all(batch.ids.size());
       for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
@@ -223,9 +225,11 @@ class CpuBackend final : public Backend {
       norm_only.row_list = all.data();
       norm_only.rows = static_cast<int>(all.size());
       norm_only.w.rows = 0;
-      norm_only.normed =
-          outputs.hidden.data() + static_cast<size_t>(config_.layers) * all.size() * dim;
+      norm_only.normed = normed_places.front();
       cpu::head(norm_only, pool_);
+      for (float* place : std::span(normed_places).subspan(1)) {
+        std::copy_n(norm_only.normed, values, place);
+      }
     }
     const size_t vocab = static_cast<size_t>(config_.vocab);
     const size_t ids_only = ids_only_rows(outputs, config_);

@@ -295,7 +295,7 @@ class CudaBackend final : public Backend {
   // the padding sequence, which a paged cache has.
   bool is_decode_step(const Batch& batch, const Outputs& outputs) const {
     return outputs.ids.size() == batch.ids.size() && outputs.logits.empty() &&
-           outputs.hidden.empty() && outputs.logprobs.empty() &&
+           outputs.hidden.empty() && outputs.normed.empty() && outputs.logprobs.empty() &&
            (batch.ids.size() <= cuda::kMaxInlineRows || options_.kv_blocks > 0) &&
            count_decode_rows(batch) == static_cast<int>(batch.ids.size());
   }
@@ -516,15 +516,14 @@ class CudaBackend final : public Backend {
   }
 
   void run_head(const Batch& batch, const Outputs& outputs, const Bans& bans) {
-    if (!outputs.hidden.empty()) {
+    const size_t values = batch.ids.size() * static_cast<size_t>(config_.dim);
+    const std::vector<float*> normed_places = normed_outputs(outputs, values);
+    if (!normed_places.empty()) {
       // The final norm of every row of the batch; no logits are asked for here.
-      const size_t rows = batch.ids.size();
-      HeadArgs norm_only = head_args(device_.all_rows, rows);
+      HeadArgs norm_only = head_args(device_.all_rows, batch.ids.size());
       norm_only.w.rows = 0;
       cuda::head(norm_only, device_.workspace, stream_);
-      const size_t values = rows * static_cast<size_t>(config_.dim);
-      read(outputs.hidden.data() + static_cast<size_t>(config_.layers) * values, device_.normed,
-           values);
+      for (float* place : normed_places) read(place, device_.normed, values);
     }
     const size_t vocab = static_cast<size_t>(config_.vocab);
     const size_t ids_only = ids_only_rows(outputs, config_);

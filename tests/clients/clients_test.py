@@ -164,6 +164,20 @@ def openai_key(_):
         same(server.stop(), 0)
 
 
+def openai_embeddings(server):
+    from openai import OpenAI
+    client = OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    texts = [PROMPT, QUESTION]
+    packed = client.embeddings.create(model=NAME, input=texts)  # the client asks for base64
+    plain = client.embeddings.create(model=NAME, input=texts, encoding_format="float")
+    same([one.embedding for one in packed.data], [one.embedding for one in plain.data])
+    same([one.index for one in plain.data], [0, 1])
+    for one in plain.data:
+        assert abs(sum(value * value for value in one.embedding) - 1) < 1e-5
+    same(client.embeddings.create(model=NAME, input=QUESTION).data[0].embedding, packed.data[1].embedding)
+    assert plain.usage.prompt_tokens == plain.usage.total_tokens > 10
+
+
 # ---- ollama ------------------------------------------------------------------------------------
 
 
@@ -188,6 +202,36 @@ def ollama_client(server):
         same(error.status_code, 404)
     else:
         raise AssertionError("another model's name was accepted")
+
+
+def ollama_embed(server):
+    from ollama import Client
+    client = Client(host=server.url)
+    both = client.embed(NAME, [PROMPT, QUESTION])
+    same(len(both.embeddings), 2)
+    same(client.embeddings(NAME, QUESTION).embedding, both.embeddings[1])
+    same(client.generate(NAME, "", keep_alive="5m").done_reason, "load")
+    same(client.generate(NAME, "", keep_alive=-1).done_reason, "load")
+
+
+# ---- LangChain ---------------------------------------------------------------------------------
+
+
+def langchain_clients(server):
+    from langchain_ollama import ChatOllama, OllamaEmbeddings
+    from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+    said = alone("--chat", QUESTION, "-n", "20")["text"]
+    openai = ChatOpenAI(base_url=server.url + "/v1", api_key="none", model=NAME, temperature=0, max_tokens=20)
+    same(openai.invoke(QUESTION).content, said)
+    same("".join(chunk.content for chunk in openai.stream(QUESTION)), said)
+    same([answer.content for answer in openai.batch([QUESTION] * 3)], [said] * 3)
+    ollama = ChatOllama(base_url=server.url, model=NAME, temperature=0, num_predict=20)
+    same(ollama.invoke(QUESTION).content, said)
+    same("".join(chunk.content for chunk in ollama.stream(QUESTION)), said)
+    # Its embeddings of OpenAI would count tokens with a vocabulary from the network.
+    vectors = OpenAIEmbeddings(base_url=server.url + "/v1", api_key="none", model=NAME,
+                               check_embedding_ctx_length=False).embed_documents([PROMPT, QUESTION])
+    same(OllamaEmbeddings(base_url=server.url, model=NAME).embed_documents([PROMPT, QUESTION]), vectors)
 
 
 # ---- Judges ------------------------------------------------------------------------------------
@@ -328,8 +372,8 @@ def page_in_chromium(server):
         browser.close()
 
 
-CHECKS = [openai_sync, openai_stream, openai_async_and_cancelled, openai_key, ollama_client, page_in_chromium,
-          schemathesis_fuzz, lm_eval_loglikelihood, guidellm_sweep]
+CHECKS = [openai_sync, openai_stream, openai_async_and_cancelled, openai_key, openai_embeddings, ollama_client,
+          ollama_embed, langchain_clients, page_in_chromium, schemathesis_fuzz, lm_eval_loglikelihood, guidellm_sweep]
 
 
 def main():

@@ -781,6 +781,66 @@ TEST_CASE("log-probabilities of a prompt's ids are those of generate(), beside a
   }
 }
 
+// The final norm's output of each id, from a pass of the prompt alone.
+std::vector<float> hidden_alone(Backend& backend, const std::vector<int32_t>& prompt) {
+  const ModelConfig& config = backend.model().config();
+  const size_t values = prompt.size() * static_cast<size_t>(config.dim);
+  std::vector<int32_t> sequences(prompt.size(), 0), positions(prompt.size());
+  for (size_t i = 0; i < prompt.size(); ++i) positions[i] = static_cast<int32_t>(i);
+  std::vector<float> hidden(static_cast<size_t>(config.layers + 1) * values);
+  Outputs outputs;
+  outputs.hidden = hidden;
+  backend.forward({prompt, sequences, positions}, outputs);
+  return {hidden.end() - static_cast<ptrdiff_t>(values), hidden.end()};
+}
+
+// Every other of some mixed requests wants hidden states, half of those nothing else.
+void check_prompt_hidden(Fixture& f,
+                         const std::function<std::unique_ptr<Backend>(int rows)>& make) {
+  std::vector<SequenceRequest> requests = mixed_requests(f, 12, 32);
+  std::vector<SequenceResult> expected = expected_of(f, requests);
+  const auto dim = static_cast<size_t>(f.model.config().dim);
+  std::vector<std::vector<float>> seen(requests.size());
+  for (size_t i = 0; i < requests.size(); i += 2) {
+    if (i % 4 == 0) {
+      requests[i].max_tokens = 0;
+      requests[i].on_token = {};
+      expected[i] = {};
+    }
+    requests[i].on_prompt_hidden = [&to = seen[i], dim](int position,
+                                                        std::span<const float> hidden) {
+      CHECK(static_cast<size_t>(position) * dim == to.size());
+      to.insert(to.end(), hidden.begin(), hidden.end());
+    };
+  }
+  const auto whole = make_cpu_backend(f.model, f.options(1, 4, 200));
+  const int32_t all_blocks[] = {0, 1, 2, 3};
+  whole->set_blocks(0, all_blocks);
+  for (const int max_rows : {7, 100, 300}) {
+    INFO(max_rows << " rows");
+    seen.assign(requests.size(), {});
+    const auto backend = make(max_rows);
+    Scheduler scheduler(*backend, {});
+    check_equal(run_all(scheduler, requests), expected);
+    for (size_t i = 0; i < requests.size(); i += 2) {
+      INFO("request " << i);
+      CHECK(seen[i] == hidden_alone(*whole, requests[i].prompt_ids));
+    }
+  }
+}
+
+TEST_CASE("hidden states of a prompt are those of one pass, beside any others") {
+  Fixture f;
+  check_prompt_hidden(f, [&](int rows) { return f.backend(6, 24, rows); });
+}
+
+TEST_CASE("hidden states of a prompt are the CPU's on a GPU", "[gpu]") {
+  if (no_gpu()) return;
+  Fixture f;
+  check_prompt_hidden(
+      f, [&](int rows) { return make_cuda_backend(f.model, f.options(6, 24, rows), {}); });
+}
+
 TEST_CASE("while prompts are computed, sequences that decode get an id from every pass") {
   Fixture f;
   const int vocab = f.model.config().vocab;

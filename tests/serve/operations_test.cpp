@@ -55,7 +55,7 @@ TEST_CASE("metrics count what was asked and answered") {
   CHECK(value("prompt_tokens_cached_total") == 64);
   CHECK(value("tokens_predicted_total") == 10);
   CHECK(value("requests_total") == 2);
-  CHECK(value("connections") >= 1);
+  CHECK(found.at("edgellm:connections") >= 1);
   CHECK(value("time_to_first_token_seconds_count") == 2);
   CHECK(value("inter_token_latency_seconds_count") == 8);
   CHECK(value("e2e_request_latency_seconds_sum") > 0);
@@ -77,8 +77,35 @@ TEST_CASE("a histogram's buckets hold what is at most their bound") {
   CHECK(histogram.sum() == Approx(1000.207));
 }
 
+TEST_CASE(
+    "metrics of several models stand together under each name, and energy where it is known") {
+  serve::EngineState state;
+  state.counters.output_ids = 30;
+  serve::EngineState other;
+  other.counters.output_ids = 10;
+  serve::EngineState earlier = other;
+  earlier.ttft.add(2'000'000);
+  other.add_counts(earlier);
+  const std::string text = serve::metrics_text(
+      {.connections = 3, .gpu_joules = 100.0, .models = {{"a", state}, {"b", other}}});
+  CHECK(text.find("edgellm:tokens_predicted_total{model_name=\"a\"} 30\n"
+                  "edgellm:tokens_predicted_total{model_name=\"b\"} 20\n") != std::string::npos);
+  const std::map<std::string, double> found = samples(text);
+  CHECK(found.at("edgellm:connections") == 3);
+  CHECK(found.at("edgellm:gpu_energy_joules_total") == 100);
+  CHECK(found.at("edgellm:joules_per_token") == 2);
+  CHECK(found.at("edgellm:time_to_first_token_seconds_count{model_name=\"b\"}") == 1);
+  // Each name is declared once.
+  std::set<std::string> types;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("# TYPE ")) CHECK(types.insert(line).second);
+  }
+  CHECK(serve::metrics_text({.models = {{"a", state}}}).find("joules") == std::string::npos);
+}
+
 TEST_CASE("a label's quotes and newlines do not end it") {
-  const std::string text = serve::metrics_text({}, "a\"b\\c\nd", 0);
+  const std::string text = serve::metrics_text({.models = {{"a\"b\\c\nd", {}}}});
   CHECK(text.find("{model_name=\"a\\\"b\\\\c d\"} ") != std::string::npos);
 }
 

@@ -27,12 +27,21 @@ SessionOptions session_options() {
   return options;
 }
 
-serve::ModelOptions model_options(const ServedOptions& options) {
-  serve::ModelOptions model;
-  model.sequences.sequences = options.sequences;
-  model.sequences.kv_memory = options.kv_memory;
-  model.queue = options.queue;
-  return model;
+std::vector<ModelChoice> choices(const ServedOptions& options) {
+  std::vector<ModelChoice> all;
+  for (const std::string& path : options.models) all.push_back({.name = path});
+  return all.empty() ? std::vector<ModelChoice>{{.name = demo_model()}} : all;
+}
+
+serve::ModelsOptions models_options(const ServedOptions& options) {
+  serve::ModelsOptions models;
+  models.session = session_options();
+  models.model.sequences.sequences = options.sequences;
+  models.model.sequences.kv_memory = options.kv_memory;
+  models.model.queue = options.queue;
+  models.max_loaded = options.max_loaded;
+  models.keep_alive = options.keep_alive;
+  return models;
 }
 
 json parsed(const httplib::Result& result, int status) {
@@ -47,10 +56,11 @@ json parsed(const httplib::Result& result, int status) {
 Served::Served(const ServedOptions& options)
     : server_(options.limits),
       port_(server_.bind("127.0.0.1", 0)),
-      model_({.name = demo_model()}, session_options(), model_options(options), silent()),
-      api_(model_, options.api),
+      models_(choices(options), models_options(options), silent()),
+      api_(models_, options.api),
       thread_([this] { server_.run(api_.handlers()); }) {
   api_.set_connections([this] { return server_.connections(); });
+  if (options.models.empty()) models_.use(models_.first(), serve::Clock::time_point::max());
 }
 
 Served::~Served() {
@@ -68,7 +78,7 @@ bool becomes_true(const std::function<bool()>& condition) {
 }
 
 bool Served::becomes_idle() {
-  return becomes_true([this] { return model_.engine().live() == 0 && state().running == 0; });
+  return becomes_true([this] { return models_.live() == 0 && state().running == 0; });
 }
 
 httplib::Client Served::client() const {

@@ -12,13 +12,16 @@
 
 #include "apps/serve/api.h"
 #include "apps/serve/http_server.h"
-#include "apps/serve/served_model.h"
+#include "apps/serve/models.h"
 
 namespace edgellm::test {
 
 struct ServedOptions {
   int sequences = 4;
   uint64_t kv_memory = 0;
+  std::vector<std::string> models = {};  // paths; empty: the demo model
+  int max_loaded = 0;
+  serve::KeepAlive keep_alive = {};
   int queue = 256;
   serve::ApiOptions api = {};
   serve::HttpLimits limits = {};
@@ -32,9 +35,9 @@ class Served {
   Served& operator=(const Served&) = delete;
 
   int port() const { return port_; }
-  serve::ServedModel& model() { return model_; }
+  serve::Models& models() { return models_; }
   serve::Api& api() { return api_; }
-  serve::EngineState state() { return model_.engine().state(); }
+  serve::EngineState state() { return models_.status(models_.first()).state; }
 
   // Waits until nothing is live, for some seconds at most.
   bool becomes_idle();
@@ -44,7 +47,7 @@ class Served {
  private:
   serve::HttpServer server_;
   int port_;
-  serve::ServedModel model_;
+  serve::Models models_;
   serve::Api api_;
   std::thread thread_;
 };

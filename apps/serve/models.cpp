@@ -1,0 +1,251 @@
+#include "apps/serve/models.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "apps/common/terminal.h"
+#include "apps/serve/api_error.h"
+#include "base/error.h"
+#include "base/log.h"
+
+namespace edgellm::serve {
+
+struct Models::Entry {
+  std::unique_ptr<ServedModel> model;
+  std::unique_ptr<LoadedModel> loaded;
+  int uses = 0;
+  bool is_leaving = false;  // nobody may begin to use it
+  Clock::time_point last_used;
+  KeepAlive keep_alive;
+  EngineState past;  // counts of engines that have ended
+};
+
+namespace {
+
+[[noreturn]] void throw_busy() {
+  ApiError error(503, "models_busy",
+                 "the memory holds no further model, and those that are loaded are in use; try "
+                 "again");
+  error.retry_after_seconds = 1;
+  throw error;
+}
+
+ModelsOptions shared(ModelsOptions options, size_t n_models) {
+  const int n = static_cast<int>(n_models);
+  options.model.sequences.sharers = options.max_loaded > 0 ? std::min(options.max_loaded, n) : n;
+  return options;
+}
+
+}  // namespace
+
+Models::Models(const std::vector<ModelChoice>& choices, const ModelsOptions& options,
+               const Messages& messages)
+    : options_(shared(options, choices.size())),
+      messages_(messages),
+      device_(choose_device(options.session.device, messages.note)) {
+  require(!choices.empty(), "a server has a model at least");
+  for (const ModelChoice& choice : choices) {
+    auto model = std::make_unique<ServedModel>(choice, options_.session, options_.model, messages_);
+    if (const ServedModel* other = find(model->name())) {
+      throw Error(ExitCode::kUsage, printable_path(other->file().path()) + " and " +
+                                        printable_path(model->file().path()) + " are both called " +
+                                        printable(model->name()) +
+                                        "; give one of the files another name");
+    }
+    auto entry = std::make_unique<Entry>();
+    entry->model = std::move(model);
+    entry->keep_alive = options_.keep_alive;
+    entries_.push_back(std::move(entry));
+  }
+}
+
+Models::~Models() = default;
+
+std::vector<ServedModel*> Models::all() const {
+  std::vector<ServedModel*> models;
+  for (const auto& entry : entries_) models.push_back(entry->model.get());
+  return models;
+}
+
+ServedModel& Models::first() const { return *entries_.front()->model; }
+
+ServedModel* Models::find(const std::string& name) const {
+  const auto found = std::ranges::find_if(
+      entries_, [&](const auto& entry) { return entry->model->is_called(name); });
+  return found == entries_.end() ? nullptr : (*found)->model.get();
+}
+
+Models::Entry& Models::entry_of(const ServedModel& model) const {
+  const auto found = std::ranges::find_if(
+      entries_, [&](const auto& entry) { return entry->model.get() == &model; });
+  require(found != entries_.end(), "a model is one of the server's");
+  return **found;
+}
+
+// ---- Use ------------------------------------------------------------------------------------
+
+std::shared_ptr<LoadedModel> Models::use(ServedModel& model, Clock::time_point until) {
+  return use(model, until, options_.keep_alive);
+}
+
+std::shared_ptr<LoadedModel> Models::use(ServedModel& model, Clock::time_point until,
+                                         const KeepAlive& keep_alive) {
+  Entry& entry = entry_of(model);
+  std::unique_lock lock(mutex_);
+  while (!entry.loaded || entry.is_leaving) {
+    if (!is_loading_) {
+      load(lock, entry, until);
+    } else if (changed_.wait_until(lock, until) == std::cv_status::timeout) {
+      throw_busy();
+    }
+  }
+  ++entry.uses;
+  entry.keep_alive = keep_alive;
+  return {entry.loaded.get(), [this, &entry](LoadedModel*) { end_use(entry); }};
+}
+
+void Models::end_use(Entry& entry) {
+  {
+    const std::lock_guard guard(mutex_);
+    --entry.uses;
+    entry.last_used = Clock::now();
+  }
+  changed_.notify_all();
+}
+
+// ---- Loading and unloading ------------------------------------------------------------------
+
+// The lock is not held while the weights are read. Others who want a model that is not loaded wait
+// until it is done.
+void Models::load(std::unique_lock<std::mutex>& lock, Entry& entry, Clock::time_point until) {
+  is_loading_ = true;
+  try {
+    Session session(entry.model->shared_file(), options_.session, device_, messages_);
+    make_room(lock, session, until);
+    lock.unlock();
+    auto loaded = std::make_unique<LoadedModel>(*entry.model, std::move(session), options_.model);
+    lock.lock();
+    entry.loaded = std::move(loaded);
+    entry.last_used = Clock::now();
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    is_loading_ = false;
+    changed_.notify_all();
+    throw;
+  }
+  is_loading_ = false;
+  changed_.notify_all();
+}
+
+// Unloads models until the session's has room, or is alone.
+void Models::make_room(std::unique_lock<std::mutex>& lock, const Session& session,
+                       Clock::time_point until) {
+  while (Entry* const oldest = least_recently_used()) {
+    const auto n_loaded =
+        std::ranges::count_if(entries_, [](const auto& entry) { return entry->loaded != nullptr; });
+    const bool may_be_more = options_.max_loaded == 0 || n_loaded < options_.max_loaded;
+    if (may_be_more && has_room_for_sequences(session, options_.model.sequences)) return;
+    oldest->is_leaving = true;
+    const bool is_free = changed_.wait_until(lock, until, [&] { return oldest->uses == 0; });
+    oldest->is_leaving = false;
+    if (!is_free) throw_busy();
+    unload(lock, *oldest);
+  }
+}
+
+// One that nobody uses, where there is one. Null where none is loaded.
+Models::Entry* Models::least_recently_used() const {
+  Entry* oldest = nullptr;
+  for (const auto& entry : entries_) {
+    if (!entry->loaded) continue;
+    const auto rank = [](const Entry& one) { return std::pair(one.uses > 0, one.last_used); };
+    if (oldest == nullptr || rank(*entry) < rank(*oldest)) oldest = entry.get();
+  }
+  return oldest;
+}
+
+// Nobody uses it. The lock is not held while memory is given back. The engine's counts are always
+// there: counters of /metrics never fall.
+void Models::unload(std::unique_lock<std::mutex>& lock, Entry& entry) {
+  entry.is_leaving = true;
+  lock.unlock();
+  entry.loaded->engine().stop();
+  lock.lock();
+  entry.past.add_counts(entry.loaded->engine().state());
+  std::unique_ptr<LoadedModel> gone = std::move(entry.loaded);
+  lock.unlock();
+  gone.reset();
+  messages_.note("unloaded " + entry.model->name());
+  lock.lock();
+  entry.is_leaving = false;
+}
+
+void Models::expire(const ServedModel& model) {
+  const std::lock_guard guard(mutex_);
+  entry_of(model).keep_alive = std::chrono::milliseconds(0);
+}
+
+void Models::unload_expired() {
+  std::unique_lock lock(mutex_);
+  if (is_loading_) return;
+  for (const auto& entry : entries_) {
+    if (!entry->loaded || entry->uses > 0 || !entry->keep_alive) continue;
+    if (Clock::now() < entry->last_used + *entry->keep_alive) continue;
+    is_loading_ = true;
+    unload(lock, *entry);
+    is_loading_ = false;
+    changed_.notify_all();
+  }
+}
+
+// ---- What is there --------------------------------------------------------------------------
+
+Models::Status Models::status_of(const Entry& entry) const {
+  Status status;
+  status.model = entry.model.get();
+  if (entry.loaded) {
+    const BackendInfo& info = entry.loaded->info();
+    status.is_loaded = true;
+    status.is_gpu = info.is_gpu;
+    status.device = info.device;
+    status.sequences = info.sequences;
+    status.state = entry.loaded->engine().state();
+    if (entry.keep_alive) {
+      status.expires_at = (entry.uses > 0 ? Clock::now() : entry.last_used) + *entry.keep_alive;
+    }
+  }
+  status.state.add_counts(entry.past);
+  return status;
+}
+
+std::vector<Models::Status> Models::status() const {
+  const std::lock_guard guard(mutex_);
+  std::vector<Status> all;
+  for (const auto& entry : entries_) all.push_back(status_of(*entry));
+  return all;
+}
+
+Models::Status Models::status(const ServedModel& model) const {
+  const std::lock_guard guard(mutex_);
+  return status_of(entry_of(model));
+}
+
+int Models::live() const {
+  const std::lock_guard guard(mutex_);
+  int live = 0;
+  for (const auto& entry : entries_) {
+    if (entry->loaded) live += entry->loaded->engine().live();
+  }
+  return live;
+}
+
+std::string Models::failure() const {
+  const std::lock_guard guard(mutex_);
+  for (const auto& entry : entries_) {
+    if (!entry->loaded) continue;
+    if (std::string failure = entry->loaded->engine().failure(); !failure.empty()) return failure;
+  }
+  return "";
+}
+
+}  // namespace edgellm::serve

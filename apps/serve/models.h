@@ -1,0 +1,99 @@
+// The models that a server offers. Weights are loaded when a request needs them, and the least
+// recently used are unloaded where the memory does not hold all, or when nobody has asked for them
+// for a while.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/serve/http_server.h"
+#include "apps/serve/keep_alive.h"
+#include "apps/serve/metrics.h"
+#include "apps/serve/served_model.h"
+#include "apps/session/device.h"
+
+namespace edgellm::serve {
+
+struct ModelsOptions {
+  SessionOptions session;
+  ModelOptions model;
+  int max_loaded = 0;  // 0: as many as there is memory for
+  KeepAlive keep_alive;
+};
+
+// All of it may be called by any thread.
+class Models {
+ public:
+  // The first is that of requests which name none. Chooses the device, opens the files and loads no
+  // weights. Throws Error: for files that are no models, kUsage for two of the same name.
+  Models(const std::vector<ModelChoice>& choices, const ModelsOptions& options,
+         const Messages& messages = messages_to_stderr());
+  ~Models();
+  Models(const Models&) = delete;
+  Models& operator=(const Models&) = delete;
+
+  std::vector<ServedModel*> all() const;
+  ServedModel& first() const;
+  ServedModel* find(const std::string& name) const;  // null where there is none
+
+  // Loads the model where it is not, and keeps it loaded as long as the result lives. `keep_alive`
+  // holds from then on. Throws Error where it cannot be loaded, and ApiError where that takes
+  // longer than `until`, because other models are in use.
+  std::shared_ptr<LoadedModel> use(ServedModel& model, Clock::time_point until);
+  std::shared_ptr<LoadedModel> use(ServedModel& model, Clock::time_point until,
+                                   const KeepAlive& keep_alive);
+
+  // The model is to be unloaded as soon as nobody uses it.
+  void expire(const ServedModel& model);
+
+  // Unloads what has not been used for as long as it was to be kept. Somebody calls it again and
+  // again.
+  void unload_expired();
+
+  struct Status {
+    const ServedModel* model = nullptr;
+    bool is_loaded = false;
+    bool is_gpu = false;
+    std::string device;
+    int sequences = 0;
+    std::optional<Clock::time_point> expires_at;  // of a loaded one; empty: it does not
+    EngineState state;                            // counts include earlier loads
+  };
+  std::vector<Status> status() const;  // in the order of all()
+  Status status(const ServedModel& model) const;
+
+  // Answers that have not ended.
+  int live() const;
+  // Why an engine cannot go on; empty where all can.
+  std::string failure() const;
+  const Device& device() const { return device_; }
+  const KeepAlive& keep_alive() const { return options_.keep_alive; }
+  const std::string& kv_type() const { return options_.session.kv_type; }
+
+ private:
+  struct Entry;
+
+  Entry& entry_of(const ServedModel& model) const;
+  Status status_of(const Entry& entry) const;
+  void load(std::unique_lock<std::mutex>& lock, Entry& entry, Clock::time_point until);
+  void make_room(std::unique_lock<std::mutex>& lock, const Session& session,
+                 Clock::time_point until);
+  Entry* least_recently_used() const;
+  void unload(std::unique_lock<std::mutex>& lock, Entry& entry);
+  void end_use(Entry& entry);
+
+  const ModelsOptions options_;
+  const Messages messages_;
+  const Device device_;
+  std::vector<std::unique_ptr<Entry>> entries_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_, like what entries hold but their models.
+  bool is_loading_ = false;  // somebody loads or unloads
+};
+
+}  // namespace edgellm::serve

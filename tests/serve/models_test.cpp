@@ -1,0 +1,205 @@
+// Several models: loaded on demand, unloaded when others need their place or nobody asks.
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "tests/apps/program.h"
+#include "tests/serve/served.h"
+#include "tests/support/environment.h"
+#include "tests/support/temp_dir.h"
+
+namespace edgellm::test {
+namespace {
+
+using nlohmann::json;
+
+// The demo model under other names.
+class ModelFiles {
+ public:
+  explicit ModelFiles(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      paths_.push_back(temp_ / (name + ".tmac2"));
+      std::filesystem::copy_file(demo_model(), paths_.back());
+    }
+  }
+  const std::vector<std::string>& paths() const { return paths_; }
+
+ private:
+  TempDir temp_;
+  std::vector<std::string> paths_;
+};
+
+std::string answer_of(const Served& server, const std::string& model) {
+  const json body = {
+      {"model", model}, {"prompt", "Once upon"}, {"max_tokens", 8}, {"temperature", 0}};
+  return post(server, "/v1/completions", body)["choices"][0]["text"];
+}
+
+std::vector<std::string> loaded_models(const Served& server) {
+  std::vector<std::string> names;
+  const json answer = get(server, "/api/ps");
+  for (const json& model : answer["models"]) names.push_back(model["name"]);
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST_CASE("models are loaded when they are asked for, and the least recently used makes room") {
+  const ModelFiles files({"a", "b", "c"});
+  Served server({.models = files.paths(), .max_loaded = 2});
+  CHECK(loaded_models(server).empty());
+  const std::string text = answer_of(server, "a");
+  CHECK_FALSE(text.empty());
+  CHECK(loaded_models(server) == Names{"a:latest"});
+  CHECK(answer_of(server, "b:latest") == text);
+  CHECK(answer_of(server, "a") == text);
+  CHECK(answer_of(server, "c") == text);  // b was used before a
+  CHECK(loaded_models(server) == Names{"a:latest", "c:latest"});
+  // Without a name: the first.
+  CHECK(post(server, "/v1/completions", {{"prompt", "x"}, {"max_tokens", 1}})["model"] == "a");
+  CHECK(answer_of(server, "b") == text);
+  CHECK(loaded_models(server) == Names{"a:latest", "b:latest"});
+
+  // What needs no weights loads none.
+  CHECK(get(server, "/v1/models")["data"].size() == 3);
+  CHECK(get(server, "/api/tags")["models"].size() == 3);
+  CHECK(get(server, "/v1/models/c")["max_model_len"] == 2048);
+  CHECK(post(server, "/tokenize", {{"model", "c"}, {"content", "x"}})["count"] == 1);
+  CHECK(get(server, "/props?model=c")["is_loaded"] == false);
+  CHECK(get(server, "/props")["device"].get<std::string>().starts_with("cpu"));
+  CHECK(get(server, "/props?model=d", 404)["error"]["message"].get<std::string>().find("a, b, c") !=
+        std::string::npos);
+  CHECK(loaded_models(server) == Names{"a:latest", "b:latest"});
+  // What an engine has counted outlives it.
+  const std::string metrics = server.client().Get("/metrics")->body;
+  CHECK(metrics.find("edgellm:requests_total{model_name=\"a\"} 3\n") != std::string::npos);
+  CHECK(metrics.find("edgellm:requests_total{model_name=\"b\"} 2\n") != std::string::npos);
+  CHECK(metrics.find("edgellm:requests_total{model_name=\"c\"} 1\n") != std::string::npos);
+}
+
+TEST_CASE("many clients of three models that share one place get right answers") {
+  const ModelFiles files({"a", "b", "c"});
+  Served server({.models = files.paths(), .max_loaded = 1});
+  const std::string expected = answer_of(server, "a");
+  std::atomic<int> n_right = 0;
+  std::vector<std::thread> clients;
+  constexpr int kClients = 12, kAsks = 5;
+  for (int client = 0; client < kClients; ++client) {
+    clients.emplace_back([&, client] {
+      httplib::Client http = server.client();
+      for (int i = 0; i < kAsks; ++i) {
+        const json body = {{"model", std::string(1, static_cast<char>('a' + (client + i) % 3))},
+                           {"prompt", "Once upon"},
+                           {"max_tokens", 8},
+                           {"temperature", 0}};
+        const auto answer = http.Post("/v1/completions", body.dump(), "application/json");
+        if (answer && answer->status == 200 &&
+            json::parse(answer->body)["choices"][0]["text"] == expected) {
+          ++n_right;
+        }
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  CHECK(n_right == kClients * kAsks);
+  CHECK(loaded_models(server).size() == 1);
+}
+
+TEST_CASE("a model whose place is in use is waited for, but not longer than a request may take") {
+  const ModelFiles files({"a", "b"});
+  Served server({.models = files.paths(),
+                 .max_loaded = 1,
+                 .api = {.timeout = std::chrono::milliseconds(1500)}});
+  std::shared_ptr<serve::LoadedModel> in_use = server.models().use(
+      *server.models().find("a"), serve::Clock::now() + std::chrono::minutes(1));
+  const json body = {{"model", "b"}, {"prompt", "x"}, {"max_tokens", 1}};
+  const json refused = post(server, "/v1/completions", body, 503);
+  CHECK(refused["error"]["code"] == "models_busy");
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    in_use.reset();
+  });
+  CHECK(post(server, "/v1/completions", body)["model"] == "b");
+  later.join();
+}
+
+TEST_CASE("a model is unloaded when its time is over") {
+  const ModelFiles files({"a", "b"});
+  Served server({.models = files.paths(), .keep_alive = std::chrono::milliseconds(150)});
+  const auto ask = [&](const json& keep_alive) {
+    json body = {
+        {"model", "a"}, {"prompt", "x"}, {"stream", false}, {"options", {{"num_predict", 1}}}};
+    if (!keep_alive.is_null()) body["keep_alive"] = keep_alive;
+    return post(server, "/api/generate", body);
+  };
+  const auto unloads = [&] {
+    server.models().unload_expired();
+    return loaded_models(server).empty();
+  };
+  CHECK(ask(nullptr)["load_duration"].get<int64_t>() > 0);
+  CHECK(becomes_true(unloads));  // the server's own time
+  ask(-1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  CHECK_FALSE(unloads());
+  CHECK(get(server, "/api/ps")["models"][0]["expires_at"] == "2318-01-01T00:00:00Z");
+  ask("1h");
+  CHECK_FALSE(unloads());
+  CHECK(get(server, "/api/ps")["models"][0]["expires_at"].get<std::string>() < "2300");
+  ask(0);
+  CHECK(unloads());
+
+  // In use, it stays.
+  const std::shared_ptr<serve::LoadedModel> used =
+      server.models().use(server.models().first(), serve::Clock::now() + std::chrono::minutes(1));
+  server.models().expire(server.models().first());
+  CHECK_FALSE(unloads());
+
+  // Loading and unloading alone.
+  const auto reason = [&](const json& keep_alive) {
+    return post(server, "/api/generate",
+                {{"model", "b"}, {"keep_alive", keep_alive}})["done_reason"];
+  };
+  CHECK(reason("5m") == "load");
+  CHECK(loaded_models(server) == Names{"a:latest", "b:latest"});
+  CHECK(reason(0) == "unload");
+  server.models().unload_expired();
+  CHECK(loaded_models(server) == Names{"a:latest"});
+}
+
+TEST_CASE("durations as Ollama writes them") {
+  const auto ms = [](const std::string& text) -> int64_t {
+    const serve::KeepAlive parsed = serve::parse_keep_alive("--keep-alive", text);
+    return parsed ? parsed->count() : -1;
+  };
+  CHECK(ms("0") == 0);
+  CHECK(ms("90s") == 90'000);
+  CHECK(ms("5m") == 300'000);
+  CHECK(ms("1h30m") == 5'400'000);
+  CHECK(ms("1.5h") == 5'400'000);
+  CHECK(ms("300ms") == 300);
+  CHECK(ms("2500us") == 2);
+  CHECK(ms("10") == 10'000);
+  CHECK(ms("-1") == -1);
+  CHECK(ms("-5m") == -1);
+  for (const char* bad :
+       {"", "-", "m", "5x", "5m3", "5 m", "m5", "--5", "1e3", "inf", "nan", "5m-1s"}) {
+    INFO(bad);
+    CHECK_THROWS_WITH(ms(bad), Catch::Contains("expected a duration"));
+  }
+}
+
+TEST_CASE(
+    "models of the command line: two of one name are refused, none means all that are stored") {
+  const ModelFiles files({"a", "b"}), others({"a"});
+  check_refused(run({"serve", files.paths()[0], others.paths()[0], "--port", "0"}), 2,
+                "are both called a");
+  check_refused(run({"serve", files.paths()[0], "--keep-alive", "soon"}), 2, "--keep-alive");
+  check_refused(run({"serve", files.paths()[0], "--pooling", "cls"}), 2, "--pooling");
+  const TempDir empty;
+  const WithVariable no_models("EDGELLM_MODELS", empty.path().string());
+  const WithVariable no_home("HOME", empty.path().string());
+  const WithVariable no_data("XDG_DATA_HOME", "");
+  check_refused(run({"serve", "--port", "0"}), 2, "edgellm pull");
+}
+
+}  // namespace
+}  // namespace edgellm::test
