@@ -115,6 +115,7 @@ Api::Api(Models& models, ApiOptions options)
   post("/api/chat", &Api::ollama_chat, true);
   post("/api/embed", &Api::ollama_embed, true);
   post("/api/embeddings", &Api::ollama_embeddings, true);
+  post("/api/pull", &Api::ollama_pull, true);
   post("/api/show", &Api::ollama_show);
   get("/api/tags", &Api::ollama_tags);
   get("/api/ps", &Api::ollama_ps);

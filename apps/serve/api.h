@@ -23,6 +23,7 @@ struct ApiOptions {
   std::vector<std::string> keys = {};          // empty: nobody needs one
   std::vector<std::string> origins = {};       // whose web pages may call, or "*"
   std::chrono::milliseconds timeout{600'000};  // of one request
+  bool may_pull = false;                       // requests may download models
   // Gets a line of JSON for each request that was answered. May be empty. Called by any thread.
   std::function<void(const std::string& line)> access_log = {};
   // Joules that the GPU has taken since some moment. May be empty. Called by any thread.
@@ -84,6 +85,9 @@ class Api {
   HttpResponse openai_answer(const HttpRequest& request, bool is_chat);
   HttpResponse models(const HttpRequest& request);
   HttpResponse one_model(const HttpRequest& request);
+
+  // pull_api.cpp
+  HttpResponse ollama_pull(const HttpRequest& request);
 
   // embeddings_api.cpp
   HttpResponse embeddings(const HttpRequest& request);

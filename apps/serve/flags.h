@@ -19,6 +19,7 @@ struct ServeFlags {
   int max_loaded = 0;
   std::string keep_alive = "-1";
   std::string pooling = "mean";
+  bool allow_pull = false;
   std::string host = "127.0.0.1";
   int port = 8080;
   std::vector<std::string> api_keys;

@@ -6,7 +6,7 @@
 #include "apps/common/terminal.h"
 #include "apps/serve/api_error.h"
 #include "base/error.h"
-#include "base/log.h"
+#include "base/text.h"
 
 namespace edgellm::serve {
 
@@ -17,7 +17,8 @@ struct Models::Entry {
   bool is_leaving = false;  // nobody may begin to use it
   Clock::time_point last_used;
   KeepAlive keep_alive;
-  EngineState past;  // counts of engines that have ended
+  bool is_replaced = false;  // by a newer one of the same name
+  EngineState past;          // counts of engines that have ended
 };
 
 namespace {
@@ -45,34 +46,64 @@ Models::Models(const std::vector<ModelChoice>& choices, const ModelsOptions& opt
       device_(choose_device(options.session.device, messages.note)) {
   require(!choices.empty(), "a server has a model at least");
   for (const ModelChoice& choice : choices) {
-    auto model = std::make_unique<ServedModel>(choice, options_.session, options_.model, messages_);
-    if (const ServedModel* other = find(model->name())) {
-      throw Error(ExitCode::kUsage, printable_path(other->file().path()) + " and " +
-                                        printable_path(model->file().path()) + " are both called " +
-                                        printable(model->name()) +
+    auto entry = make_entry(choice);
+    if (const Entry* other = find_entry(entry->model->name())) {
+      throw Error(ExitCode::kUsage, printable_path(other->model->file().path()) + " and " +
+                                        printable_path(entry->model->file().path()) +
+                                        " are both called " + printable(entry->model->name()) +
                                         "; give one of the files another name");
     }
-    auto entry = std::make_unique<Entry>();
-    entry->model = std::move(model);
-    entry->keep_alive = options_.keep_alive;
     entries_.push_back(std::move(entry));
   }
 }
 
 Models::~Models() = default;
 
+std::unique_ptr<Models::Entry> Models::make_entry(const ModelChoice& choice) const {
+  auto entry = std::make_unique<Entry>();
+  entry->model = std::make_unique<ServedModel>(choice, options_.session, options_.model, messages_);
+  entry->keep_alive = options_.keep_alive;
+  return entry;
+}
+
+void Models::add(const std::string& path) {
+  auto entry = make_entry({.name = path});
+  const std::lock_guard guard(mutex_);
+  if (Entry* old = find_entry(entry->model->name())) {
+    if (old->model->file().id() == entry->model->file().id()) return;
+    if (old->model->file().path() != entry->model->file().path()) {
+      throw Error(ExitCode::kUsage, "the server has another model that is called " +
+                                        printable(entry->model->name()) + ", " +
+                                        printable_path(old->model->file().path()));
+    }
+    old->is_replaced = true;
+    old->keep_alive = std::chrono::milliseconds(0);
+  }
+  entries_.push_back(std::move(entry));
+}
+
 std::vector<ServedModel*> Models::all() const {
+  const std::lock_guard guard(mutex_);
   std::vector<ServedModel*> models;
-  for (const auto& entry : entries_) models.push_back(entry->model.get());
+  for (const auto& entry : entries_) {
+    if (!entry->is_replaced) models.push_back(entry->model.get());
+  }
   return models;
 }
 
-ServedModel& Models::first() const { return *entries_.front()->model; }
+ServedModel& Models::first() const { return *all().front(); }
 
 ServedModel* Models::find(const std::string& name) const {
-  const auto found = std::ranges::find_if(
-      entries_, [&](const auto& entry) { return entry->model->is_called(name); });
-  return found == entries_.end() ? nullptr : (*found)->model.get();
+  const std::lock_guard guard(mutex_);
+  const Entry* entry = find_entry(name);
+  return entry == nullptr ? nullptr : entry->model.get();
+}
+
+Models::Entry* Models::find_entry(const std::string& name) const {
+  const auto found = std::ranges::find_if(entries_, [&](const auto& entry) {
+    return !entry->is_replaced && entry->model->is_called(name);
+  });
+  return found == entries_.end() ? nullptr : found->get();
 }
 
 Models::Entry& Models::entry_of(const ServedModel& model) const {
@@ -90,8 +121,8 @@ std::shared_ptr<LoadedModel> Models::use(ServedModel& model, Clock::time_point u
 
 std::shared_ptr<LoadedModel> Models::use(ServedModel& model, Clock::time_point until,
                                          const KeepAlive& keep_alive) {
-  Entry& entry = entry_of(model);
   std::unique_lock lock(mutex_);
+  Entry& entry = entry_of(model);
   while (!entry.loaded || entry.is_leaving) {
     if (!is_loading_) {
       load(lock, entry, until);
@@ -221,7 +252,9 @@ Models::Status Models::status_of(const Entry& entry) const {
 std::vector<Models::Status> Models::status() const {
   const std::lock_guard guard(mutex_);
   std::vector<Status> all;
-  for (const auto& entry : entries_) all.push_back(status_of(*entry));
+  for (const auto& entry : entries_) {
+    if (!entry->is_replaced) all.push_back(status_of(*entry));
+  }
   return all;
 }
 

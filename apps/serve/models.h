@@ -36,6 +36,10 @@ class Models {
   Models(const Models&) = delete;
   Models& operator=(const Models&) = delete;
 
+  // Serves a `.tmac2` file as well, or anew. Throws Error as the constructor does.
+  void add(const std::string& path);
+
+  // References hold as long as the object, those to models that were replaced as well.
   std::vector<ServedModel*> all() const;
   ServedModel& first() const;
   ServedModel* find(const std::string& name) const;  // null where there is none
@@ -77,6 +81,8 @@ class Models {
  private:
   struct Entry;
 
+  std::unique_ptr<Entry> make_entry(const ModelChoice& choice) const;
+  Entry* find_entry(const std::string& name) const;
   Entry& entry_of(const ServedModel& model) const;
   Status status_of(const Entry& entry) const;
   void load(std::unique_lock<std::mutex>& lock, Entry& entry, Clock::time_point until);
@@ -89,10 +95,10 @@ class Models {
   const ModelsOptions options_;
   const Messages messages_;
   const Device device_;
-  std::vector<std::unique_ptr<Entry>> entries_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_, like what entries hold but their models.
+  std::vector<std::unique_ptr<Entry>> entries_;
   bool is_loading_ = false;  // somebody loads or unloads
 };
 

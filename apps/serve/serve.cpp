@@ -151,6 +151,7 @@ int run(const ServeFlags& flags) {
   Api api(models, {.keys = keys,
                    .origins = flags.origins,
                    .timeout = std::chrono::seconds(flags.timeout_s),
+                   .may_pull = flags.allow_pull,
                    .access_log = write_access,
                    .gpu_joules = gpu_joules(models.device())});
   api.set_connections([&server] { return server.connections(); });
@@ -236,6 +237,10 @@ void add_models_options(Command& command, ServeFlags& flags) {
               "Embeddings are of all tokens (mean) or the last one (last) [mean]")
       .value("mean|last")
       .check(one_of({"mean", "last"}))
+      .group(kModels);
+  command
+      .flag("--allow-pull", flags.allow_pull,
+            "Requests may download models of the Hugging Face Hub (/api/pull)")
       .group(kModels);
 }
 

@@ -60,7 +60,17 @@ ServedModel::ServedModel(const ModelChoice& choice, const SessionOptions& sessio
 }
 
 bool ServedModel::is_called(const std::string& name) const {
-  return name == name_ || name == name_ + ":latest";
+  const std::string latest = ":latest";
+  const bool is_latest = name.ends_with(latest);
+  const std::string plain = name.substr(0, name.size() - (is_latest ? latest.size() : 0));
+  if (plain == name_) return true;
+  // Of a pulled model: "hf:ORG/NAME@COMMIT", perhaps with a file.
+  const std::string& source = file().provenance().source;
+  for (const std::string prefix : {"hf:", "hf.co/", "huggingface.co/"}) {
+    if (!plain.starts_with(prefix) || plain.find('@') != std::string::npos) continue;
+    if (source.starts_with("hf:" + plain.substr(prefix.size()) + "@")) return true;
+  }
+  return false;
 }
 
 LoadedModel::LoadedModel(const ServedModel& model, Session&& session, const ModelOptions& options)

@@ -37,7 +37,8 @@ class ServedModel {
               const Messages& messages);
 
   const std::string& name() const { return name_; }
-  // What a request may call the model: its name, also with ":latest" as Ollama has it.
+  // What a request may call the model: its name, or what it was pulled as ("hf:ORG/NAME",
+  // "hf.co/ORG/NAME"), each also with ":latest" as Ollama has it.
   bool is_called(const std::string& name) const;
 
   const std::shared_ptr<const ModelFile>& shared_file() const { return file_; }

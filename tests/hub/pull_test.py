@@ -4,6 +4,7 @@
     tests/hub/pull_test.py PROGRAM [unittest's arguments]
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -16,6 +17,8 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 import hub_server
 
@@ -111,6 +114,30 @@ class PullTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return self.logits(str(out))
 
+    @contextlib.contextmanager
+    def server(self, *arguments):
+        """`edgellm serve`; gives what posts a body and returns the status and the answer's lines."""
+        process = subprocess.Popen([PROGRAM, "serve", *arguments, "--port", "0", "--device", "cpu"],
+                                   env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        url = process.stdout.readline().strip()
+
+        def post(path, **body):
+            request = urllib.request.Request(url + path, json.dumps(body).encode())
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return answer.status, [json.loads(line) for line in answer.read().splitlines()]
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, [json.loads(error.read())]
+        try:
+            yield post
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(60), 0)
+            self.assertNotIn(TOKEN, process.stderr.read())
+        finally:
+            process.kill()
+            process.communicate()
+
     def requests(self, server, method="GET"):
         return [r for r in self.hub.requests if r["server"] == server and r["method"] == method]
 
@@ -145,6 +172,43 @@ class PullTest(unittest.TestCase):
         self.hub.commit = "f" * 40
         self.check_pulled(self.pull())
         self.assertEqual(len(self.requests("cdn")), 1)
+
+    def test_a_server_pulls_and_serves(self):
+        other = self.place / "other.tmac2"
+        self.assertEqual(self.run_program("convert", str(FIXTURE), "-o", str(other)).returncode, 0)
+        ask = {"prompt": [1, 2, 3, 5], "max_tokens": 8, "temperature": 0, "return_token_ids": True}
+        with self.server(str(other), "--allow-pull") as post:
+            expected = post("/v1/completions", **ask)[1][0]["choices"][0]["token_ids"]
+            self.assertEqual(post("/v1/completions", model="tiny", **ask)[0], 404)
+            status, lines = post("/api/pull", model="hf.co/org/tiny")
+            self.assertEqual((status, lines[-1]), (200, {"status": "success"}), lines)
+            for one in lines[1:-1]:
+                self.assertLessEqual(one["completed"], one["total"])
+            self.assertIn("converting", {one["status"] for one in lines})
+            for name in ("tiny", "tiny:latest", "hf:org/tiny", "hf.co/org/tiny"):
+                status, answer = post("/v1/completions", model=name, **ask)
+                self.assertEqual((status, answer[0]["choices"][0]["token_ids"]), (200, expected), name)
+            self.assertEqual(post("/api/pull", name="hf:org/tiny", stream=False), (200, [{"status": "success"}]))
+            # Another commit is another file of that name.
+            self.hub.commit = "f" * 40
+            self.assertEqual(post("/api/pull", model="hf:org/tiny")[1][-1], {"status": "success"})
+            self.assertEqual(post("/v1/completions", model="tiny", **ask)[1][0]["choices"][0]["token_ids"], expected)
+            # What fails says so, in a stream as well, and the server goes on.
+            self.fault("/api/models/", times=9, status=404)
+            self.assertIn("hf:org/none", post("/api/pull", model="hf:org/none")[1][-1]["error"])
+            self.hub.faults.clear()
+            self.assertEqual(post("/api/pull", model="llama3")[0], 400)
+            self.assertEqual(post("/api/pull", model="hf:../tiny")[0], 400)
+            self.assertEqual(post("/v1/completions", **ask)[0], 200)
+
+    def test_a_server_pulls_only_where_it_may(self):
+        other = self.place / "other.tmac2"
+        self.assertEqual(self.run_program("convert", str(FIXTURE), "-o", str(other)).returncode, 0)
+        with self.server(str(other)) as post:
+            status, lines = post("/api/pull", model="hf:org/tiny")
+            self.assertEqual(status, 403)
+            self.assertIn("--allow-pull", lines[0]["error"])
+        self.assertEqual(self.hub.requests, [])
 
     def test_shards_come_by_the_index(self):
         split_weights(self.repository)

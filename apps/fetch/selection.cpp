@@ -1,4 +1,4 @@
-#include "apps/pull/selection.h"
+#include "apps/fetch/selection.h"
 
 #include <algorithm>
 #include <regex>
