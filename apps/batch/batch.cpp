@@ -1,14 +1,48 @@
 // edgellm batch: a file of requests in, a file of answers out.
 #include <memory>
+#include <optional>
+#include <string>
 
+#include "apps/batch/cluster_shard.h"
 #include "apps/batch/commands.h"
 #include "apps/batch/merge.h"
 #include "apps/batch/run.h"
+#include "apps/common/environment.h"
+#include "apps/common/terminal.h"
 #include "apps/flags/flags.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace edgellm {
 namespace {
+
+void read_shard(const std::string& text, BatchFlags& flags) {
+  const std::string automatic = "auto";
+  flags.shard = parse_shard(text);
+  if (flags.shard) return;
+  // auto/N is read as 1/N.
+  const std::optional<Shard> counted =
+      text.starts_with(automatic) ? parse_shard("1" + text.substr(automatic.size())) : std::nullopt;
+  if (text != automatic && !counted) {
+    throw Error(ExitCode::kUsage, "--shard: '" + printable(text) +
+                                      "' is not a shard; use I/N, for example 1/4, or auto");
+  }
+  const ClusterShard found = cluster_shard(
+      counted ? std::optional(counted->count) : std::nullopt,
+      [](const char* name) { return environment_variable(name); });
+  flags.shard = found.shard;
+  flags.shard_source = found.source;
+}
+
+// "{shard}" in the name of a file that each shard writes becomes the shard's number.
+void name_shard(const BatchFlags& flags, std::string& path) {
+  const std::string mark = "{shard}";
+  for (size_t at = 0; flags.shard && (at = path.find(mark, at)) != std::string::npos;) {
+    const std::string number = std::to_string(flags.shard->index);
+    path.replace(at, mark.size(), number);
+    at += number.size();
+  }
+}
 
 int run(const BatchFlags& flags) {
   if (!flags.merge.empty()) {
@@ -27,7 +61,13 @@ int run(const BatchFlags& flags) {
   if (flags.input.empty()) {
     throw Error(ExitCode::kUsage, "--input is required; -i - reads standard input");
   }
-  return run_batch(flags);
+  BatchFlags of_shard = flags;
+  name_shard(flags, of_shard.output);
+  name_shard(flags, of_shard.summary);
+  if (!flags.shard_source.empty()) {
+    print_note("shard " + to_string(*flags.shard) + ", by " + flags.shard_source);
+  }
+  return run_batch(of_shard);
 }
 
 void add_files(Command& command, BatchFlags& flags) {
@@ -55,12 +95,10 @@ void add_files(Command& command, BatchFlags& flags) {
       .excludes(restart);
   command
       .parsed_option(
-          "--shard", [&flags](const std::string& text) { flags.shard = parse_shard(text); },
-          "Answer only part I of N of the requests; the others are for other machines")
-      .check([](const std::string& text) {
-        return parse_shard(text) ? "" : "'" + text + "' is not a shard; use I/N, for example 1/4";
-      })
-      .value("I/N");
+          "--shard", [&flags](const std::string& text) { read_shard(text, flags); },
+          "Answer only part I of N of the requests; the others are for other machines. auto: the "
+          "part that Slurm has given this process; auto/N: Kubernetes")
+      .value("I/N|auto|auto/N");
   command.words("--merge", flags.merge, "Join the outputs of all shards, and check them")
       .value("FILE.jsonl");
 }
@@ -75,6 +113,7 @@ void add_batch(Program& program) {
       "  edgellm batch model.tmac2 -i questions.txt --text --chat --system \"Be brief.\" -o "
       "out.jsonl\n"
       "  edgellm batch model.tmac2 -i in.jsonl -o out.1.jsonl --shard 1/4 --device cuda:0\n"
+      "  srun edgellm batch model.tmac2 -i in.jsonl -o out.{shard}.jsonl --shard auto\n"
       "  edgellm batch --merge out.1.jsonl out.2.jsonl out.3.jsonl out.4.jsonl -o all.jsonl\n"
       "  The same command again resumes where it was interrupted, and retries what failed.");
   auto flags = std::make_shared<BatchFlags>();

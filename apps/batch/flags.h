@@ -24,6 +24,7 @@ struct BatchFlags {
   bool restart = false;
   bool keep_answers = false;
   std::optional<Shard> shard;
+  std::string shard_source;  // of --shard auto: the variables that it comes from
   std::string summary;
   std::vector<std::string> merge;
   ManySequences sequences;

@@ -48,6 +48,19 @@ const std::vector<EnvironmentVariable>& environment_variables() {
        "The API key that compare sends to the server of --url, if any, and that serve demands "
        "where no --api-key is given. Never printed.",
        /*is_secret=*/true},
+      {"SLURM_ARRAY_TASK_ID",
+       "With batch --shard auto: which task of a Slurm array this is, counted from "
+       "SLURM_ARRAY_TASK_MIN in steps of SLURM_ARRAY_TASK_STEP."},
+      {"SLURM_ARRAY_TASK_MIN", "The array's first id."},
+      {"SLURM_ARRAY_TASK_MAX", "Its last."},
+      {"SLURM_ARRAY_TASK_STEP", "The distance of two ids; 1 unless set."},
+      {"SLURM_ARRAY_TASK_COUNT", "How many tasks the array has."},
+      {"SLURM_PROCID", "With batch --shard auto: which process of a Slurm step this is, from 0 on."},
+      {"SLURM_STEP_NUM_TASKS", "How many processes the step has."},
+      {"SLURM_NTASKS", "The same, where that is not set."},
+      {"JOB_COMPLETION_INDEX",
+       "With batch --shard auto/N: which process of an indexed job of Kubernetes this is, from 0 "
+       "on."},
       {"SSL_CERT_FILE",
        "Certificates that pull and compare trust for https, those of the system unless set; read "
        "by "

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "apps/common/terminal.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace edgellm::serve {
 

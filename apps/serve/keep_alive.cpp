@@ -4,8 +4,8 @@
 #include <charconv>
 #include <string_view>
 
-#include "apps/common/terminal.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace edgellm::serve {
 namespace {

@@ -2,6 +2,7 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/common/terminal.h"
 #include "apps/fetch/pull_model.h"
 #include "apps/requests/openai_answer.h"
 #include "apps/serve/api.h"

@@ -1,8 +1,12 @@
 // One input over several processes, and their outputs joined.
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <map>
+#include <set>
 
+#include "apps/batch/cluster_shard.h"
 #include "tests/apps/batch_files.h"
+#include "tests/support/environment.h"
 #include "tests/support/skip.h"
 
 namespace edgellm::test {
@@ -31,6 +35,97 @@ std::vector<std::string> ids_in_order(const std::string& path) {
     ids.push_back(nlohmann::json::parse(line)["custom_id"]);
   }
   return ids;
+}
+
+Shard auto_shard(std::optional<int> count, const std::map<std::string, std::string>& variables,
+                 std::string* source = nullptr) {
+  const ClusterShard found = cluster_shard(count, [&](const char* name) {
+    const auto variable = variables.find(name);
+    return variable == variables.end() ? "" : variable->second;
+  });
+  if (source != nullptr) *source = found.source;
+  return found.shard;
+}
+
+TEST_CASE("a shard by the variables of a cluster") {
+  std::string source;
+  const std::map<std::string, std::string> array = {{"SLURM_ARRAY_TASK_ID", "9"},
+                                                    {"SLURM_ARRAY_TASK_MIN", "3"},
+                                                    {"SLURM_ARRAY_TASK_MAX", "11"},
+                                                    {"SLURM_ARRAY_TASK_STEP", "2"},
+                                                    {"SLURM_ARRAY_TASK_COUNT", "5"}};
+  CHECK(auto_shard({}, array, &source) == Shard{4, 5});
+  CHECK(source ==
+        "SLURM_ARRAY_TASK_ID=9 SLURM_ARRAY_TASK_MIN=3 SLURM_ARRAY_TASK_COUNT=5 "
+        "SLURM_ARRAY_TASK_STEP=2 SLURM_ARRAY_TASK_MAX=11");
+  // A step within the array's task.
+  auto both = array;
+  both.insert({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}});
+  CHECK(auto_shard({}, both) == Shard{8, 10});
+  both["SLURM_STEP_NUM_TASKS"] = "3";
+  CHECK(auto_shard({}, both) == Shard{11, 15});
+  CHECK(auto_shard(15, both) == Shard{11, 15});
+  CHECK(auto_shard({}, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}) == Shard{1, 1});
+  CHECK(auto_shard(8, {{"JOB_COMPLETION_INDEX", "7"}}) == Shard{8, 8});
+  // Every process has a shard of its own, and none is left over.
+  std::set<int> indices;
+  for (int task = 3; task <= 11; task += 2) {
+    for (int process = 0; process < 3; ++process) {
+      both["SLURM_ARRAY_TASK_ID"] = std::to_string(task);
+      both["SLURM_PROCID"] = std::to_string(process);
+      indices.insert(auto_shard({}, both).index);
+    }
+  }
+  CHECK(indices.size() == 15);
+  CHECK(*indices.begin() == 1);
+  CHECK(*indices.rbegin() == 15);
+
+  const auto refused = [](std::optional<int> count,
+                          const std::map<std::string, std::string>& variables,
+                          const std::string& part) {
+    CHECK_THROWS_WITH(auto_shard(count, variables), Catch::Contains(part));
+  };
+  refused({}, {}, "neither SLURM_ARRAY_TASK_ID");
+  refused({}, {{"JOB_COMPLETION_INDEX", "7"}}, "auto/N");
+  refused(7, {{"JOB_COMPLETION_INDEX", "7"}}, "process 7 from 0 on is none of 7");
+  refused({}, {{"JOB_COMPLETION_INDEX", "0"}, {"SLURM_PROCID", "0"}}, "of Slurm and of Kubernetes");
+  refused({}, {{"SLURM_PROCID", "0"}}, "SLURM_NTASKS is not set");
+  refused({}, {{"SLURM_PROCID", "two"}, {"SLURM_NTASKS", "4"}}, "'two'");
+  refused({}, {{"SLURM_PROCID", "-1"}, {"SLURM_NTASKS", "4"}}, "'-1'");
+  refused({}, {{"SLURM_PROCID", "4"}, {"SLURM_NTASKS", "4"}}, "none of the step's");
+  refused({}, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "0"}}, "none of the step's");
+  refused(3, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}, "there are 4 processes, not 3");
+  auto uneven = array;
+  uneven["SLURM_ARRAY_TASK_MAX"] = "12";
+  refused({}, uneven, "no even distance");
+  uneven = array;
+  uneven["SLURM_ARRAY_TASK_ID"] = "6";
+  refused({}, uneven, "no even distance");
+  uneven["SLURM_ARRAY_TASK_ID"] = "1";
+  refused({}, uneven, "no even distance");
+}
+
+TEST_CASE("processes of a cluster find their shards, and name their outputs by them") {
+  const TempDir folder;
+  const std::string in = write_file(folder, "in.jsonl", story_requests(12, 3));
+  std::vector<std::string> parts;
+  for (int process = 0; process < 3; ++process) {
+    const WithVariable index("SLURM_PROCID", std::to_string(process));
+    const WithVariable count("SLURM_NTASKS", "3");
+    const Result result = run({"batch", demo_model(), "-i", in, "-o", folder / "out.{shard}.jsonl",
+                               "--shard", "auto", "--device", "cpu"});
+    INFO(result.err);
+    CHECK(result.exit_code == 0);
+    CHECK(contains(result.err, "shard " + std::to_string(process + 1) +
+                                   "/3, by SLURM_PROCID=" + std::to_string(process)));
+    parts.push_back(folder / ("out." + std::to_string(process + 1) + ".jsonl"));
+  }
+  merge(0, parts, folder / "all.jsonl");
+  CHECK(ids_in_order(folder / "all.jsonl").size() == 12);
+  for (const char* bad : {"auto/0", "auto/x", "autos", "auto/", "0/3"}) {
+    check_refused(run({"batch", demo_model(), "-i", in, "-o", "x.jsonl", "--shard", bad}), 2,
+                  "is not a shard");
+  }
 }
 
 TEST_CASE("shards have every request once, and are merged in the input's order") {
