@@ -122,6 +122,9 @@ class Scheduler {
   // Ends every request with kInterrupted and the ids it has so far.
   void interrupt();
 
+  // Forgets the requests that wait; none of their callbacks is called.
+  void drop_waiting() { waiting_.clear(); }
+
   size_t waiting() const { return waiting_.size(); }
   size_t active() const { return active_.size(); }
   const BlockPool& blocks() const { return pool_; }

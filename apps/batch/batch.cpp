@@ -27,9 +27,9 @@ void read_shard(const std::string& text, BatchFlags& flags) {
     throw Error(ExitCode::kUsage, "--shard: '" + printable(text) +
                                       "' is not a shard; use I/N, for example 1/4, or auto");
   }
-  const ClusterShard found = cluster_shard(
-      counted ? std::optional(counted->count) : std::nullopt,
-      [](const char* name) { return environment_variable(name); });
+  const ClusterShard found =
+      cluster_shard(counted ? std::optional(counted->count) : std::nullopt,
+                    [](const char* name) { return environment_variable(name); });
   flags.shard = found.shard;
   flags.shard_source = found.source;
 }
@@ -84,6 +84,12 @@ void add_files(Command& command, BatchFlags& flags) {
   command.flag("--text", flags.is_text, "A line of the input is a prompt");
   command.flag("--ordered", flags.ordered, "Answers in the order of the input, not as they come");
   command.flag("--strict", flags.strict, "End at the first request that fails");
+  command
+      .option(
+          "--grace", flags.grace_s,
+          "After SIGTERM, seconds in which the answers that are being made may be finished [10]")
+      .range(0, 3600)
+      .value("S");
   command.option("--summary", flags.summary, "Write what is printed at the end, and more, as JSON")
       .value("OUT.json");
   const Option restart = command.flag("--restart", flags.restart,

@@ -54,8 +54,9 @@ Shard array_part(ClusterVariables& variables) {
   const int id = variables.number_variable("SLURM_ARRAY_TASK_ID");
   const int first = variables.number_variable("SLURM_ARRAY_TASK_MIN");
   const int count = variables.number_variable("SLURM_ARRAY_TASK_COUNT");
-  const int step =
-      variables.has_variable("SLURM_ARRAY_TASK_STEP") ? variables.number_variable("SLURM_ARRAY_TASK_STEP") : 1;
+  const int step = variables.has_variable("SLURM_ARRAY_TASK_STEP")
+                       ? variables.number_variable("SLURM_ARRAY_TASK_STEP")
+                       : 1;
   const int last = variables.has_variable("SLURM_ARRAY_TASK_MAX")
                        ? variables.number_variable("SLURM_ARRAY_TASK_MAX")
                        : first + (count - 1) * step;
@@ -81,7 +82,8 @@ Shard step_part(ClusterVariables& variables) {
 
 ClusterShard cluster_shard(std::optional<int> count, const Variables& variables) {
   ClusterVariables cluster(variables);
-  const bool is_slurm = cluster.has_variable("SLURM_ARRAY_TASK_ID") || cluster.has_variable("SLURM_PROCID");
+  const bool is_slurm =
+      cluster.has_variable("SLURM_ARRAY_TASK_ID") || cluster.has_variable("SLURM_PROCID");
   const bool is_kubernetes = cluster.has_variable("JOB_COMPLETION_INDEX");
   if (is_slurm == is_kubernetes) {
     throw Error(ExitCode::kUsage,
@@ -108,8 +110,7 @@ ClusterShard cluster_shard(std::optional<int> count, const Variables& variables)
     }
   }
   if (n < 1 || n > kMostShards || index >= n) {
-    cluster.fail("process " + std::to_string(index) + " from 0 on is none of " +
-                 std::to_string(n));
+    cluster.fail("process " + std::to_string(index) + " from 0 on is none of " + std::to_string(n));
   }
   return {.shard = {.index = static_cast<int>(index) + 1, .count = static_cast<int>(n)},
           .source = cluster.used()};

@@ -21,6 +21,7 @@ struct BatchFlags {
   bool is_text = false;
   bool ordered = false;
   bool strict = false;
+  int grace_s = 10;
   bool restart = false;
   bool keep_answers = false;
   std::optional<Shard> shard;

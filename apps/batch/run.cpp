@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <deque>
 #include <memory>
 #include <unordered_map>
@@ -20,10 +21,12 @@
 #include "apps/batch/report.h"
 #include "apps/common/signals.h"
 #include "apps/common/terminal.h"
+#include "apps/common/text_format.h"
 #include "apps/common/version.h"
 #include "apps/requests/many_sequences.h"
 #include "apps/requests/prompts.h"
 #include "apps/requests/sequence.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/output_file.h"
 #include "base/text.h"
@@ -248,13 +251,30 @@ class BatchRun {
         break;
       }
     }
+    if (!has_ended_ && received_signal() == SIGTERM) finish_active(scheduler);
     writer_->flush();
     report_.ended(scheduler.counters());
   }
 
-  bool must_stop() const {
-    return received_signal() != 0 || writer_->reader_gone() ||
-           (flags_.strict && report_.n_failed() > 0);
+  bool must_stop() const { return received_signal() != 0 || is_in_vain(); }
+
+  // Nobody reads the answers, or the first failure was to be the end.
+  bool is_in_vain() const {
+    return writer_->reader_gone() || (flags_.strict && report_.n_failed() > 0);
+  }
+
+  // A cluster that takes a machine away says so some time before (docs/batch.md). What is being
+  // answered would be lost.
+  void finish_active(Scheduler& scheduler) {
+    scheduler.drop_waiting();
+    if (scheduler.active() == 0 || flags_.grace_s == 0) return;
+    print_note("SIGTERM: finishing " + counted(static_cast<int64_t>(scheduler.active()), "answer") +
+               ", for " + std::to_string(flags_.grace_s) + " s at most; a second one ends at once");
+    const int64_t until = now_ns() + int64_t{flags_.grace_s} * 1'000'000'000;
+    while (scheduler.active() > 0 && !is_in_vain() && now_ns() < until) {
+      scheduler.step();
+      report_.step(scheduler, writer_->n_safe());
+    }
   }
 
   // Submits requests until as many wait as can be active, so that no sequence waits for a line.

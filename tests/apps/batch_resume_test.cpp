@@ -234,6 +234,38 @@ TEST_CASE("standard input is gone on with, too") {
   CHECK(read_records(out).size() == 200);
 }
 
+// A short request, then three long ones: the first record says that the others are under way.
+std::string short_and_long_requests() {
+  std::string lines;
+  for (int i = 0; i < 4; ++i) {
+    lines += "{\"id\":\"" + std::to_string(i) +
+             "\",\"prompt\":\"Once upon a time\",\"max_tokens\":" + (i == 0 ? "1" : "1500") +
+             ",\"ignore_eos\":true}\n";
+  }
+  return lines;
+}
+
+TEST_CASE("after SIGTERM what is being answered is finished, in the time there is") {
+  const TempDir folder;
+  const std::string in = write_file(folder, "in.jsonl", short_and_long_requests());
+  const auto stopped_with = [&](const std::string& out, const std::string& grace) {
+    Program program(batch_args(in, out, {"--threads", "1", "--grace", grace}), {});
+    wait_for_output(out, 1);
+    program.send_signal(SIGTERM);
+    const Result result = program.wait();
+    INFO(result.err);
+    CHECK(result.exit_code == 143);
+    CHECK(contains(result.err, "type the same command again"));
+    CHECK(contains(result.err, "finishing 3 answers") == (grace != "0"));
+    return read_records(out).size();
+  };
+  CHECK(stopped_with(folder / "patient.jsonl", "600") == 4);
+  const std::string out = folder / "out.jsonl";
+  CHECK(stopped_with(out, "0") == 1);
+  run_batch_to(0, in, out);
+  CHECK(answers_of(read_records(out)) == answers_of(read_records(folder / "patient.jsonl")));
+}
+
 TEST_CASE("a file that is no output is left alone") {
   const TempDir folder;
   const std::string in = write_file(folder, "in.jsonl", story_requests(1, 1));
