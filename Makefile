@@ -65,6 +65,7 @@ uninstall:
 # build/PRESET/edgellm_VERSION_ARCHITECTURE.deb
 package: build
 	@tools/setup.sh $(or $(FOREIGN),package)
+	cmake --build --preset $(PRESET) --target edgellm_c
 	cd build/$(PRESET) && cpack -G DEB
 
 clean:

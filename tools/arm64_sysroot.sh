@@ -31,6 +31,8 @@ apt-get update -q
 apt-get install -y -q --no-install-recommends --download-only "$@"
 for package in "$apt"/cache/archives/*.deb; do
   dpkg-deb --extract "$package" "$sysroot"
+  # Which package has which library, for `make package`.
+  dpkg-deb --info "$package" shlibs 2>/dev/null | sed '/^udeb:/d' >> "$sysroot/shlibs" || true
 done
 # Links to /lib mean this sysroot's.
 find "$sysroot" -type l -lname '/*' -printf '%l %p\0' | while read -r -d '' target link; do
