@@ -8,6 +8,10 @@ DEMO_MODEL := model/demo/storyteller.tmac2
 # What the last `make install` brought. CMake's own list is overwritten by `make package` and tests.
 INSTALLED ?= build/$(PRESET)/installed.txt
 
+# A preset for another processor than this machine's, and what runs its programs here.
+FOREIGN := $(filter arm64,$(PRESET))
+EMULATOR := $(if $(FOREIGN),qemu-aarch64 -L build/arm64-sysroot)
+
 # Where NVIDIA's installer puts nvcc without telling the shell.
 export PATH := $(PATH):/usr/local/cuda/bin
 
@@ -15,13 +19,13 @@ export PATH := $(PATH):/usr/local/cuda/bin
 
 # The program alone: no package and no file that only tests need.
 build:
-	@tools/setup.sh
+	@tools/setup.sh $(FOREIGN)
 	cmake --preset $(PRESET)
 	cmake --build --preset $(PRESET) --target edgellm
 
 demo: build
 	@echo
-	@$(PROGRAM) run $(DEMO_MODEL) -p "One day the fox said to the lion," --print-prompt --sample \
+	@$(EMULATOR) $(PROGRAM) run $(DEMO_MODEL) -p "One day the fox said to the lion," --print-prompt --sample \
 	  -n 160 --verbose </dev/null 2>build/demo.log || { cat build/demo.log; exit 1; }
 	@awk -F': *' '/^eval rate:/ { rate = $$2 } /^device:/ { print "\n(" rate ", " $$2 ")" }' build/demo.log
 	@echo "Now try:  $(PROGRAM) chat $(DEMO_MODEL)"
@@ -31,7 +35,7 @@ test: test-programs
 	ctest --preset $(PRESET) --parallel $$(nproc)
 
 test-programs:
-	@tools/setup.sh test
+	@tools/setup.sh $(or $(FOREIGN),test)
 	cmake --preset $(PRESET) -DEDGELLM_TESTS=ON
 	cmake --build --preset $(PRESET)
 
@@ -60,7 +64,8 @@ uninstall:
 
 # build/PRESET/edgellm_VERSION_ARCHITECTURE.deb
 package: build
-	@tools/setup.sh package
+	@tools/setup.sh $(or $(FOREIGN),package)
+	cmake --build --preset $(PRESET) --target edgellm_c
 	cd build/$(PRESET) && cpack -G DEB
 
 clean:

@@ -7,10 +7,10 @@
 #   tools/setup.sh clients   also to test the server with clients from PyPI
 #   tools/setup.sh fuzz      also to fuzz
 #   tools/setup.sh package   also to make a Debian package
+#   tools/setup.sh arm64     also to build, test and package for arm64 on another machine
 set -euo pipefail
 
-packages=(
-  build-essential g++ make cmake ninja-build pkg-config
+libraries=(
   libspdlog-dev      # messages
   nlohmann-json3-dev # JSON
   libonig-dev        # regular expressions of tokenizers
@@ -20,16 +20,20 @@ packages=(
   libcpp-httplib-dev # HTTP: to serve, to download models, to compare with other programs' servers
   libssl-dev         # TLS and hashes of downloads
 )
+packages=(build-essential g++ make cmake ninja-build pkg-config "${libraries[@]}")
 package=(file)
+test_libraries=(catch2 zlib1g-dev)
 test=(
   "${package[@]}"
-  catch2 zlib1g-dev python3
+  "${test_libraries[@]}" python3
   clang-format git      # checks of the sources
   groff-base zsh fish   # tests of man pages and completions
   parallel              # test of the recipe in docs/batch.md
   openssl               # certificate of the server that pull is tested with
 )
 clients=("${test[@]}" python3-venv chromium)
+# The libraries themselves come into a folder (tools/arm64_sysroot.sh).
+arm64=("${test[@]}" g++-aarch64-linux-gnu qemu-user)
 fuzz=("${test[@]}" clang libclang-rt-dev llvm)  # libFuzzer, the sanitizers, names in their reports
 case ${1:-} in
   "") ;;
@@ -37,8 +41,9 @@ case ${1:-} in
   clients) packages+=("${clients[@]}") ;;
   fuzz) packages+=("${fuzz[@]}") ;;
   package) packages+=("${package[@]}") ;;
+  arm64) packages+=("${arm64[@]}") ;;
   *)
-    echo "usage: tools/setup.sh [test | clients | fuzz | package]" >&2
+    echo "usage: tools/setup.sh [test | clients | fuzz | package | arm64]" >&2
     exit 2
     ;;
 esac
@@ -53,19 +58,20 @@ for name in "${packages[@]}"; do
   status=$(dpkg-query --show --showformat='${db:Status-Status}' "$name" 2>/dev/null || true)
   [[ $status == installed ]] || missing+=("$name")
 done
-if ((${#missing[@]} == 0)); then
-  exit 0
-fi
-
-as_root=()
-if ((EUID != 0)); then
-  if ! command -v sudo >/dev/null; then
-    echo "setup: missing packages; as root, type: apt-get install ${missing[*]}" >&2
-    exit 1
+if ((${#missing[@]} > 0)); then
+  as_root=()
+  if ((EUID != 0)); then
+    if ! command -v sudo >/dev/null; then
+      echo "setup: missing packages; as root, type: apt-get install ${missing[*]}" >&2
+      exit 1
+    fi
+    as_root=(sudo)
   fi
-  as_root=(sudo)
+  echo "setup: installing ${missing[*]}"
+  "${as_root[@]}" apt-get update -q
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -q --no-install-recommends "${missing[@]}"
 fi
-echo "setup: installing ${missing[*]}"
-"${as_root[@]}" apt-get update -q
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-  apt-get install -y -q --no-install-recommends "${missing[@]}"
+if [[ ${1:-} == arm64 ]]; then
+  tools/arm64_sysroot.sh "${libraries[@]}" "${test_libraries[@]}"
+fi

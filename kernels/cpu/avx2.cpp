@@ -129,11 +129,15 @@ inline I widen_sums(I pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16
 // A step adds at most 4 * 2 * 2 * 128 = 2048 to a 16-bit sum: 15 steps fit.
 constexpr int kStepsPerFlush = 15;
 
+using Sum = I;
+inline Sum zero_sum() { return zero_bytes(); }
+
 template <int T>
 struct ProductSum {
   I pairs;  // 16-bit lanes
   I total;
 
+  static void split(I packed, I (&u)[4]) { split_fields(packed, u); }
   void clear() { pairs = total = zero_bytes(); }
   inline __attribute__((always_inline)) void add(const I (&u)[4], const int8_t* planes) {
     const I* a = reinterpret_cast<const I*>(planes);

@@ -109,12 +109,16 @@ inline __attribute__((always_inline)) void split_fields(I packed, I (&u)[4]) {
 // Lanes of 32 bits hold a row of 2^24 columns (ops.h).
 constexpr int kStepsPerFlush = (1 << 24) / (4 * kPlaneBytes);
 
+using Sum = I;
+inline Sum zero_sum() { return zero_bytes(); }
+
 template <int T>
 struct ProductSum {
   // A single activation row leaves few independent chains of dpbusd (latency 4 to 5): split each.
   static constexpr int kChains = T == 1 ? 2 : 1;
   I chains[kChains];
 
+  static void split(I packed, I (&u)[4]) { split_fields(packed, u); }
   void clear() {
     for (I& chain : chains) chain = zero_bytes();
   }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "kernels/cpu/machine.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm::cpu {
@@ -34,6 +35,13 @@ std::vector<const Primitives*> usable_isas() {
         __builtin_cpu_supports("avx512vnni")) {
       usable.push_back(&kAvx512);
     }
+  }
+#elif defined(__aarch64__)
+  usable.push_back(&kNeon);
+  const ArmInstructions has = arm_instructions();
+  if (has.dot_product) {
+    usable.push_back(&kNeonDotprod);
+    if (has.matrix_product) usable.push_back(&kNeonI8mm);
   }
 #endif
   return usable;

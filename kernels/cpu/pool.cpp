@@ -22,6 +22,8 @@ constexpr int kSpins = 2000;
 void pause() {
 #if defined(__x86_64__)
   _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // waits as long as x86's pause; "yield" is no wait at all on most cores
 #else
   std::this_thread::yield();
 #endif
@@ -35,6 +37,16 @@ void check_float_environment() {
   constexpr unsigned kDenormalsAreZero = 0x0040;
   require((_mm_getcsr() & (kFlushToZero | kDenormalsAreZero)) == 0,
           "a CPU thread flushes subnormal numbers to zero: results would differ");
+#elif defined(__aarch64__)
+  constexpr uint64_t kFlushInputs = 1u << 0;
+  constexpr uint64_t kAlternateHandling = 1u << 1;  // of subnormals and NaN
+  constexpr uint64_t kFlushToZero = 1u << 24;
+  constexpr uint64_t kAlternateHalf = 1u << 26;  // half precision without infinity and NaN
+  uint64_t control = 0;
+  asm volatile("mrs %0, fpcr" : "=r"(control));
+  require((control & (kFlushInputs | kAlternateHandling | kFlushToZero | kAlternateHalf)) == 0,
+          "a CPU thread flushes subnormal numbers to zero, or has another change to the arithmetic "
+          "of IEEE 754: results would differ");
 #endif
   require(std::fegetround() == FE_TONEAREST,
           "a CPU thread does not round to nearest even: results would differ");

@@ -1,6 +1,6 @@
 // What differs between instruction sets: the inner loops of the CPU backend, as a table of
-// functions with one row per instruction set (portable.cpp, avx2.cpp, avx512.cpp). The ops in
-// ops.cpp share out the work and call these. Every row of the table gives the same bits.
+// functions with one row per instruction set (portable.cpp, avx2.cpp, avx512.cpp, neon*.cpp). The
+// ops in ops.cpp share out the work and call these. Every row of the table gives the same bits.
 //
 // Plain structs and pointers only: the SIMD files are compiled for one instruction set each and
 // must not instantiate inline functions that other files share (canonical.h says why).
@@ -26,8 +26,8 @@ struct QuantisedRows {
 };
 
 // Activation rows as int16 codes with a unit for each group of columns (Activations::kInt16Group),
-// ordered for the instruction set: `avx2` and `avx512` have the planes of QuantisedRows of the high
-// digits (code = 256 high + low), then those of the low ones; `portable` has int16 codes.
+// ordered for the instruction set: SIMD files have the planes of QuantisedRows of the high digits
+// (code = 256 high + low), then those of the low ones; `portable` has int16 codes.
 struct GroupedRows {
   int8_t* digits = nullptr;  // [rows, 2, stride]
   size_t stride = 0;         // as QuantisedRows::stride
@@ -189,6 +189,10 @@ extern const Primitives kPortable;
 #if defined(__x86_64__)
 extern const Primitives kAvx2;
 extern const Primitives kAvx512;
+#elif defined(__aarch64__)
+extern const Primitives kNeon;
+extern const Primitives kNeonDotprod;
+extern const Primitives kNeonI8mm;
 #endif
 
 }  // namespace edgellm::cpu

@@ -18,6 +18,22 @@
 namespace edgellm::test {
 namespace {
 
+#if defined(__x86_64__)
+constexpr unsigned kSubnormalsAreZero = 0x8040;  // as results and as operands
+unsigned float_control() { return _mm_getcsr(); }
+void set_float_control(unsigned control) { _mm_setcsr(control); }
+#elif defined(__aarch64__)
+constexpr unsigned kSubnormalsAreZero = 1u << 24;
+unsigned float_control() {
+  uint64_t control = 0;
+  asm volatile("mrs %0, fpcr" : "=r"(control));
+  return static_cast<unsigned>(control);
+}
+void set_float_control(unsigned control) {
+  asm volatile("msr fpcr, %0" : : "r"(uint64_t{control}));
+}
+#endif
+
 const std::string kPrompt = "One day the fox said to the lion,";
 
 // The object that `edgellm run --json` prints.
@@ -506,19 +522,15 @@ TEST_CASE("the caller's float environment changes no result, and is given back")
   sequence = prompted(model);
   std::vector<float> logits(expected.size());
 
-#if defined(__x86_64__)
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before | 0x8040);  // flush to zero, subnormals are zero
-#endif
+  const unsigned before = float_control();
+  set_float_control(before | kSubnormalsAreZero);
   std::fesetround(FE_UPWARD);
   const edgellm_status status = edgellm_logits(sequence.get(), logits.data(), logits.size());
   const int rounding = std::fegetround();
   std::fesetround(FE_TONEAREST);
-#if defined(__x86_64__)
-  const unsigned after = _mm_getcsr();
-  _mm_setcsr(before);
-  CHECK((after & 0x8040) == 0x8040);
-#endif
+  const unsigned after = float_control();
+  set_float_control(before);
+  CHECK((after & kSubnormalsAreZero) == kSubnormalsAreZero);
   ok(status);
   CHECK(rounding == FE_UPWARD);
   CHECK(logits == expected);

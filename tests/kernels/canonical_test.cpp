@@ -72,9 +72,15 @@ TEST_CASE("every instruction set computes SwiGLU, and so exp, with the bits of c
   }
 }
 
-TEST_CASE("half precision converts as the compiler's _Float16 does, clamped to 65504") {
+#if defined(__aarch64__)
+using Half = __fp16;  // GCC 12 knows no _Float16 in C++ for ARM
+#else
+using Half = _Float16;
+#endif
+
+TEST_CASE("half precision converts as the compiler's own does, clamped to 65504") {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
-    _Float16 half;
+    Half half;
     const uint16_t half_bits = static_cast<uint16_t>(bits);
     std::memcpy(&half, &half_bits, 2);
     const float expected = static_cast<float>(half);
@@ -89,7 +95,7 @@ TEST_CASE("half precision converts as the compiler's _Float16 does, clamped to 6
     const float value = bits_to_float(static_cast<uint32_t>(bits));
     if (std::isnan(value)) continue;
     const float clamped = std::fmin(std::fmax(value, -65504.0f), 65504.0f);
-    const _Float16 half = static_cast<_Float16>(clamped);
+    const Half half = static_cast<Half>(clamped);
     uint16_t expected;
     std::memcpy(&expected, &half, 2);
     if (to_half(value) != expected) {

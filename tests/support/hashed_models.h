@@ -62,6 +62,11 @@ inline nlohmann::json read_hashes() {
 
 inline bool is_small(const ModelFile& model) { return model.parameter_count() < 20'000'000; }
 
+// An entry of a shape that edgellm knows by name, as against a file or a shape of the tests.
+inline bool is_published_shape(const nlohmann::json& entry) {
+  return entry.contains("shape") && !entry["shape"].get<std::string>().ends_with(".json");
+}
+
 // The KV types whose hashes a model has.
 inline std::vector<KvType> hashed_kv_types(const ModelFile& model) {
   if (is_small(model)) return {KvType::kI16, KvType::kI8, KvType::kF32};

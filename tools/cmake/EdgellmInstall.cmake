@@ -51,4 +51,12 @@ set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
     "edgellm converts a BitNet b1.58 checkpoint, whose weights are -1, 0 or +1,
 into one self-contained file and generates text from it, on an NVIDIA GPU or
 on any CPU, with the same tokens on both.")
+if(CMAKE_CROSSCOMPILING)
+  set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE arm64)
+  # dpkg-shlibdeps would look for the libraries among the packages of this machine.
+  set(CPACK_PROJECT_CONFIG_FILE "${CMAKE_BINARY_DIR}/cross_package.cmake")
+  file(WRITE "${CPACK_PROJECT_CONFIG_FILE}" "set(SHLIBDEPS_EXECUTABLE env DEB_HOST_ARCH=arm64
+  dpkg-shlibdeps -L${CMAKE_SYSROOT}/shlibs -l${CMAKE_SYSROOT}/usr/lib/aarch64-linux-gnu
+  -l${CMAKE_SYSROOT}/lib/aarch64-linux-gnu -l${CMAKE_SYSROOT}/lib)\n")
+endif()
 include(CPack)

@@ -4,6 +4,9 @@
 # be fused; the compiler must not choose. GCC would otherwise contract intrinsics too.
 set(EDGELLM_CXX_FLAGS -ffp-contract=off -fno-fast-math -Wall -Wextra -Wshadow -Wconversion
                       -Wno-sign-conversion -Wnon-virtual-dtor -Wold-style-cast)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  list(APPEND EDGELLM_CXX_FLAGS -fsigned-char)  # as it is on x86-64
+endif()
 # GCC 12 sees overlapping copies in std::string's own operator+ (GCC bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   list(APPEND EDGELLM_CXX_FLAGS -Wno-restrict)

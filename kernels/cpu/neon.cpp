@@ -1,0 +1,93 @@
+// NEON without an instruction for dot products (Cortex-A53, Cortex-A72): products of bytes go to
+// sums of 16 bits. Every 64-bit ARM processor runs it.
+#include <arm_neon.h>
+
+#include "kernels/cpu/primitives.h"
+
+namespace edgellm::cpu {
+namespace {
+
+#include "kernels/cpu/neon_lanes.inc"
+
+// ---- Ternary product ------------------------------------------------------------------------
+
+constexpr int kTileTokens = 2;
+
+// sums += the products of both halves of u and of 16 bytes.
+inline __attribute__((always_inline)) int16x8_t multiply_bytes(int16x8_t sums, uint8x16_t u,
+                                                               const int8_t* bytes) {
+  const int8x16_t w = vreinterpretq_s8_u8(u);
+  const int8x16_t a = vld1q_s8(bytes);
+  sums = vmlal_s8(sums, vget_low_s8(w), vget_low_s8(a));
+  return vmlal_high_s8(sums, w, a);
+}
+
+// A step adds at most 4 * 4 * 2 * 128 = 4096 to a 16-bit sum: 7 steps fit.
+constexpr int kStepsPerFlush = 7;
+
+template <int T>
+struct ProductSum {
+  // A single activation row leaves few independent chains of smlal: split each.
+  static constexpr int kChains = T == 1 ? 2 : 1;
+  int16x8_t pairs[kChains];
+  Sum total;
+
+  static void split(I packed, I (&u)[4]) { split_fields(packed, u); }
+  void clear() {
+    for (int16x8_t& chain : pairs) chain = vdupq_n_s16(0);
+    total = zero_sum();
+  }
+  inline __attribute__((always_inline)) void add(const I (&u)[4], const int8_t* planes) {
+    for (int k = 0; k < 4; ++k, planes += kPlaneBytes) {
+      pairs[0] = multiply_bytes(pairs[0], u[k].low, planes);
+      pairs[kChains - 1] = multiply_bytes(pairs[kChains - 1], u[k].high, planes + 16);
+    }
+  }
+  void flush() {
+    for (int16x8_t& chain : pairs) {
+      total = vpadalq_s16(total, chain);
+      chain = vdupq_n_s16(0);
+    }
+  }
+  Sum lanes() const { return total; }
+};
+
+#include "kernels/cpu/ternary.inc"
+
+// The rest is written over floats alone.
+#include "kernels/cpu/simd.inc"
+
+// Attention over codes.
+#include "kernels/cpu/integer_pairs.inc"
+
+// The rest is written over those products.
+#include "kernels/cpu/integer.inc"
+
+// ---- Groups ---------------------------------------------------------------------------------
+
+// 16-bit sums: at most 4 * 4 * 2 * 128.
+inline int16x8_t plane_sums(const I (&u)[4], const int8_t* planes) {
+  int16x8_t sums = vdupq_n_s16(0);
+  for (int k = 0; k < 4; ++k, planes += kPlaneBytes) {
+    sums = multiply_bytes(sums, u[k].low, planes);
+    sums = multiply_bytes(sums, u[k].high, planes + 16);
+  }
+  return sums;
+}
+inline Sum group_products(const I (&u)[4], const int8_t* high, const int8_t* low) {
+  const Sum high_sum = vpaddlq_s16(plane_sums(u, high));
+  return vpadalq_s16(vshlq_n_s32(high_sum, 8), plane_sums(u, low));
+}
+
+#include "kernels/cpu/groups.inc"
+
+}  // namespace
+
+const Primitives kNeon = {
+    "neon",      kPlaneBytes, quantise,           ternary_tiles, code_groups,
+    group_tiles, rms_norm,    dense_rows,         largest,       powers,
+    row_amax,    code_row,    certified_products, gate,          add_rows,
+    attention,   turn_row,    code_digits,        code_query,    integer_attention,
+    merge_states};
+
+}  // namespace edgellm::cpu
