@@ -22,6 +22,13 @@ bool has_f16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
+// clang 14 knows no "avxvnni".
+bool has_avx_vnni() {
+  constexpr unsigned kAvxVnniBit = 1u << 4;  // of leaf 7.1, EAX
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAvxVnniBit) != 0;
+}
+
 }  // namespace
 #endif
 
@@ -30,6 +37,7 @@ std::vector<const Primitives*> usable_isas() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
     usable.push_back(&kAvx2);
+    if (has_avx_vnni()) usable.push_back(&kAvxVnni);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vnni")) {

@@ -1,5 +1,5 @@
 // What differs between instruction sets: the inner loops of the CPU backend, as a table of
-// functions with one row per instruction set (portable.cpp, avx2.cpp, avx512.cpp, neon*.cpp). The
+// functions with one row per instruction set (portable.cpp, avx*.cpp, neon*.cpp). The
 // ops in ops.cpp share out the work and call these. Every row of the table gives the same bits.
 //
 // Plain structs and pointers only: the SIMD files are compiled for one instruction set each and
@@ -188,6 +188,7 @@ inline constexpr size_t query_bytes(int tile_dims) {
 extern const Primitives kPortable;
 #if defined(__x86_64__)
 extern const Primitives kAvx2;
+extern const Primitives kAvxVnni;
 extern const Primitives kAvx512;
 #elif defined(__aarch64__)
 extern const Primitives kNeon;

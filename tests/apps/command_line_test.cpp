@@ -75,7 +75,7 @@ TEST_CASE("every wrong command line says what was wrong, what was expected, what
        "--kv-memory: '99999999T' is not a size; use 8G or 512MiB for example; see edgellm batch "
        "--help"},
       {{"batch", "m", "-i", "x", "-o", "y", "--shard", "5"},
-       "--shard: '5' is not a shard; use I/N, for example 1/4; see edgellm batch --help"},
+       "--shard: '5' is not a shard; use I/N, for example 1/4, or auto; see edgellm batch --help"},
       {{"bench", "m", "-p", "1,x"},
        "--n-prompt: 'x' is not a whole number from 0 to 16777216; see edgellm bench --help"},
       {{"bench", "m", "-p", "1,"},
