@@ -106,10 +106,6 @@ inline __attribute__((always_inline)) void split_fields(I packed, I (&u)[4]) {
   u[3] = _mm512_and_si512(_mm512_srli_epi16(w, 6), low);
 }
 
-// Lanes of 32 bits hold a row of 2^24 columns (ops.h), also those of by_4: a step adds at most
-// 2 * 4 * 8 * 128 = 2^13.
-constexpr int kStepsPerFlush = (1 << 24) / (4 * kPlaneBytes);
-
 using Sum = I;
 inline Sum zero_sum() { return zero_bytes(); }
 
@@ -117,48 +113,21 @@ inline __attribute__((always_inline)) I multiply_plane(I sums, I u, const int8_t
   return _mm512_dpbusd_epi32(sums, u, _mm512_loadu_si512(plane));
 }
 
-template <int T>
-struct ProductSum {
-  I sum;
+inline __attribute__((always_inline)) void split_halves(I packed, I (&u)[4]) {
+  const I low = _mm512_set1_epi8(0x03);
+  const I high = _mm512_set1_epi8(0x0c);
+  const I fields = _mm512_xor_si512(packed, _mm512_set1_epi8(0x55));
+  const I upper = _mm512_srli_epi16(fields, 4);
+  u[0] = _mm512_and_si512(fields, low);
+  u[1] = _mm512_and_si512(fields, high);
+  u[2] = _mm512_and_si512(upper, low);
+  u[3] = _mm512_and_si512(upper, high);
+}
+inline I add_words(I a, I b) { return _mm512_add_epi32(a, b); }
+inline I shift_words_left(I v, int n) { return _mm512_slli_epi32(v, n); }
+inline I shift_words_right(I v, int n) { return _mm512_srai_epi32(v, n); }
 
-  static void split(I packed, I (&u)[4]) { split_fields(packed, u); }
-  void clear() { sum = zero_bytes(); }
-  inline __attribute__((always_inline)) void add(const I (&u)[4], const int8_t* planes) {
-    for (int k = 0; k < 4; ++k) sum = multiply_plane(sum, u[k], planes + k * kPlaneBytes);
-  }
-  void flush() {}
-  I lanes() const { return sum; }
-};
-
-// A single activation row pays for every instruction: fields 1 and 3 stay where they are in a half
-// of a byte, and their sum, 4 times too large, is shifted instead. Two sums a row are also two
-// chains for a latency of 5. (Four sums a row need no shift, but
-// cannot hold as many columns.)
-template <>
-struct ProductSum<1> {
-  I by_1;
-  I by_4;
-
-  static inline __attribute__((always_inline)) void split(I packed, I (&u)[4]) {
-    const I low = _mm512_set1_epi8(0x03);
-    const I high = _mm512_set1_epi8(0x0c);
-    const I w = _mm512_xor_si512(packed, _mm512_set1_epi8(0x55));
-    const I upper = _mm512_srli_epi16(w, 4);
-    u[0] = _mm512_and_si512(w, low);
-    u[1] = _mm512_and_si512(w, high);
-    u[2] = _mm512_and_si512(upper, low);
-    u[3] = _mm512_and_si512(upper, high);
-  }
-  void clear() { by_1 = by_4 = zero_bytes(); }
-  inline __attribute__((always_inline)) void add(const I (&u)[4], const int8_t* planes) {
-    by_1 = multiply_plane(by_1, u[0], planes);
-    by_4 = multiply_plane(by_4, u[1], planes + kPlaneBytes);
-    by_1 = multiply_plane(by_1, u[2], planes + 2 * kPlaneBytes);
-    by_4 = multiply_plane(by_4, u[3], planes + 3 * kPlaneBytes);
-  }
-  void flush() {}
-  I lanes() const { return _mm512_add_epi32(by_1, _mm512_srai_epi32(by_4, 2)); }
-};
+#include "kernels/cpu/byte_dots.inc"
 
 inline int32_t add_lanes(I v) { return _mm512_reduce_add_epi32(v); }
 inline __m128i add_lanes_of_4(I a, I b, I c, I d) {
@@ -461,15 +430,6 @@ inline void weigh_values(const int8_t* const (&values)[2], int tile_dims, int gr
 
 // ---- Groups ---------------------------------------------------------------------------------
 
-inline I group_products(const I (&u)[4], const int8_t* high, const int8_t* low) {
-  I high_sum = zero_bytes();
-  I low_sum = zero_bytes();
-  for (int k = 0; k < 4; ++k) {
-    high_sum = multiply_plane(high_sum, u[k], high + k * kPlaneBytes);
-    low_sum = multiply_plane(low_sum, u[k], low + k * kPlaneBytes);
-  }
-  return _mm512_add_epi32(_mm512_slli_epi32(high_sum, 8), low_sum);
-}
 inline void add_group_lanes(I a, I b, I c, I d, I4* sums) {
   const I ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
   const I cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
