@@ -29,24 +29,16 @@ AnswerRun::AnswerRun(ServedModel& model, std::shared_ptr<LoadedModel> loaded, An
   if (wanted.sampling.temperature > 0 && !wanted.has_own_seed && model.draws_seeds()) {
     wanted.sampling.seed = fresh_seed();
   }
-  try {
-    std::vector<std::vector<int32_t>> prompts = model.prompts().ids(wanted);
-    check_prompts(loaded_->backend(), prompts, wanted);
-    submit(std::make_shared<LiveRequest>(std::move(wanted), std::move(prompts), is_streamed));
-  } catch (const Error& error) {
-    throw api_error(error.code(), error.what());
-  }
+  std::vector<std::vector<int32_t>> prompts = model.prompts().ids(wanted);
+  check_prompts(loaded_->backend(), prompts, wanted);
+  submit(std::make_shared<LiveRequest>(std::move(wanted), std::move(prompts), is_streamed));
 }
 
 AnswerRun::AnswerRun(std::shared_ptr<LoadedModel> loaded, std::vector<std::vector<int32_t>> prompts,
                      Pooling pooling, const Client& client, Clock::time_point until)
     : loaded_(std::move(loaded)), client_(client), until_(until) {
-  try {
-    check_prompts(loaded_->backend(), prompts, {});
-    submit(std::make_shared<LiveRequest>(std::move(prompts), pooling));
-  } catch (const Error& error) {
-    throw api_error(error.code(), error.what());
-  }
+  check_prompts(loaded_->backend(), prompts, {});
+  submit(std::make_shared<LiveRequest>(std::move(prompts), pooling));
 }
 
 void AnswerRun::submit(std::shared_ptr<LiveRequest> live) {

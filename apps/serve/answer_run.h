@@ -14,7 +14,8 @@ namespace edgellm::serve {
 // Ends the request with the object, if not before.
 class AnswerRun {
  public:
-  // `loaded` is `model`'s. Throws ApiError where the request cannot run, or finds the queue full.
+  // `loaded` is `model`'s. Throws Error where the request cannot run, ApiError where it finds the
+  // queue full.
   AnswerRun(ServedModel& model, std::shared_ptr<LoadedModel> loaded, AnswerRequest wanted,
             bool is_streamed, const Client& client, Clock::time_point until);
   // The embeddings of prompts.

@@ -76,8 +76,12 @@ void Models::add(const std::string& path) {
                                         printable(entry->model->name()) + ", " +
                                         printable_path(old->model->file().path()));
     }
+    entry->past.add_counts(status_of(*old).state);
     old->is_replaced = true;
-    old->keep_alive = std::chrono::milliseconds(0);
+    // In its place, so that the first model stays the first.
+    entries_.insert(std::ranges::find(entries_, old, &std::unique_ptr<Entry>::get),
+                    std::move(entry));
+    return;
   }
   entries_.push_back(std::move(entry));
 }
@@ -216,17 +220,25 @@ void Models::expire(const ServedModel& model) {
   entry_of(model).keep_alive = std::chrono::milliseconds(0);
 }
 
+bool Models::is_expired(const Entry& entry) {
+  if (!entry.loaded || entry.uses > 0) return false;
+  if (entry.is_replaced) return true;
+  return entry.keep_alive && Clock::now() >= entry.last_used + *entry.keep_alive;
+}
+
 void Models::unload_expired() {
   std::unique_lock lock(mutex_);
   if (is_loading_) return;
-  for (const auto& entry : entries_) {
-    if (!entry->loaded || entry->uses > 0 || !entry->keep_alive) continue;
-    if (Clock::now() < entry->last_used + *entry->keep_alive) continue;
-    is_loading_ = true;
-    unload(lock, *entry);
-    is_loading_ = false;
-    changed_.notify_all();
+  is_loading_ = true;
+  // Models may be added while one is unloaded: each is looked for anew.
+  for (;;) {
+    const auto expired =
+        std::ranges::find_if(entries_, [](const auto& entry) { return is_expired(*entry); });
+    if (expired == entries_.end()) break;
+    unload(lock, **expired);
   }
+  is_loading_ = false;
+  changed_.notify_all();
 }
 
 // ---- What is there --------------------------------------------------------------------------

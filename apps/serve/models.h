@@ -89,6 +89,7 @@ class Models {
   void make_room(std::unique_lock<std::mutex>& lock, const Session& session,
                  Clock::time_point until);
   Entry* least_recently_used() const;
+  static bool is_expired(const Entry& entry);
   void unload(std::unique_lock<std::mutex>& lock, Entry& entry);
   void end_use(Entry& entry);
 

@@ -56,21 +56,13 @@ class StreamedPull {
   int64_t next_at_ = 0;
 };
 
-// Models of the Hub as Ollama's users write them: hf.co/ORG/NAME.
-std::string reference_of(const std::string& name) {
-  for (const std::string host : {"hf.co/", "huggingface.co/"}) {
-    if (name.starts_with(host)) return "hf:" + name.substr(host.size());
-  }
-  return name;
-}
-
 PullRequest read_pull(const Fields& body) {
   require_known_names(body, {"model", "name", "file", "stream", "insecure"});
   if (body.has("insecure") && body.boolean("insecure")) {
     body.fail("insecure is not supported; leave it out");
   }
   PullRequest request;
-  request.model = reference_of(body.text(body.has("model") ? "model" : "name"));
+  request.model = hub_reference(body.text(body.has("model") ? "model" : "name"));
   if (body.has("file")) request.file = body.text("file");
   hub::parse_reference(request.model);
   return request;

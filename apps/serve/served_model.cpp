@@ -41,6 +41,13 @@ SamplingOptions options_or(const SamplingChoice& choice, const SamplingChoice& o
 
 }  // namespace
 
+std::string hub_reference(const std::string& name) {
+  for (const std::string host : {"hf.co/", "huggingface.co/"}) {
+    if (name.starts_with(host)) return "hf:" + name.substr(host.size());
+  }
+  return name;
+}
+
 ServedModel::ServedModel(const ModelChoice& choice, const SessionOptions& session,
                          const ModelOptions& options, const Messages& messages)
     : file_(std::make_shared<const ModelFile>(open_model(choice, messages))),
@@ -65,12 +72,9 @@ bool ServedModel::is_called(const std::string& name) const {
   const std::string plain = name.substr(0, name.size() - (is_latest ? latest.size() : 0));
   if (plain == name_) return true;
   // Of a pulled model: "hf:ORG/NAME@COMMIT", perhaps with a file.
-  const std::string& source = file().provenance().source;
-  for (const std::string prefix : {"hf:", "hf.co/", "huggingface.co/"}) {
-    if (!plain.starts_with(prefix) || plain.find('@') != std::string::npos) continue;
-    if (source.starts_with("hf:" + plain.substr(prefix.size()) + "@")) return true;
-  }
-  return false;
+  const std::string reference = hub_reference(plain);
+  return reference.starts_with("hf:") && reference.find('@') == std::string::npos &&
+         file().provenance().source.starts_with(reference + "@");
 }
 
 LoadedModel::LoadedModel(const ServedModel& model, Session&& session, const ModelOptions& options)

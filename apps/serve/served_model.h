@@ -29,6 +29,10 @@ struct ModelOptions {
   Pooling pooling = Pooling::kMean;
 };
 
+// "hf:ORG/NAME" for "hf.co/ORG/NAME" and "huggingface.co/ORG/NAME", as Ollama's users write it; any
+// other name as it is.
+std::string hub_reference(const std::string& name);
+
 class ServedModel {
  public:
   // Reads the header, the metadata and the tokenizer. Throws Error as open_model() does, and for
