@@ -265,12 +265,11 @@ ServedModel& Api::model_of(const Fields& body) const {
 
 ServedModel& Api::model_called(const std::string& name) const {
   if (ServedModel* model = models_.find(name)) return *model;
-  std::string names;
-  for (const ServedModel* model : models_.all()) {
-    names += (names.empty() ? "" : ", ") + model->name();
-  }
+  std::vector<std::string> names;
+  for (const ServedModel* model : models_.all()) names.push_back(model->name());
   throw ApiError(404, "model_not_found",
-                 "there is no model '" + printable(name, 80) + "'; this server has " + names);
+                 "there is no model '" + printable(name, 80) + "'; this server has " +
+                     join(names, ", "));
 }
 
 }  // namespace edgellm::serve
