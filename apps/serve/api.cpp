@@ -267,9 +267,9 @@ ServedModel& Api::model_called(const std::string& name) const {
   if (ServedModel* model = models_.find(name)) return *model;
   std::vector<std::string> names;
   for (const ServedModel* model : models_.all()) names.push_back(model->name());
-  throw ApiError(404, "model_not_found",
-                 "there is no model '" + printable(name, 80) + "'; this server has " +
-                     join(names, ", "));
+  throw ApiError(
+      404, "model_not_found",
+      "there is no model '" + printable(name, 80) + "'; this server has " + join(names, ", "));
 }
 
 }  // namespace edgellm::serve
