@@ -12,7 +12,7 @@
 #include "apps/requests/openai_answer.h"
 #include "apps/requests/request.h"
 #include "apps/serve/embedding.h"
-#include "base/files.h"
+#include "apps/serve/event.h"
 #include "engine/scheduler.h"
 
 namespace edgellm::serve {
@@ -47,7 +47,7 @@ class LiveRequest {
   }
 
   // Can be read when there are pieces to take.
-  int event_fd() const { return event_.get(); }
+  int event_fd() const { return event_.fd(); }
 
   // What has come since the last call, a piece for each answer at most.
   std::vector<Piece> take();
@@ -63,7 +63,7 @@ class LiveRequest {
   const std::vector<std::vector<int32_t>> prompts_;
   const std::optional<Pooling> pooling_;
   const bool is_streamed_;
-  FileDescriptor event_;
+  const Event event_;
   std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<Piece> pieces_;
