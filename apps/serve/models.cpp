@@ -94,7 +94,6 @@ void Models::add(const std::string& path) {
                                         printable(entry->model->name()) + ", " +
                                         printable_path(old->model->file().path()));
     }
-    entry->past.add_counts(status_of(*old).state);
     old->is_replaced = true;
     // In its place, so that the first model stays the first.
     entries_.insert(std::ranges::find(entries_, old, &std::unique_ptr<Entry>::get),
@@ -338,18 +337,31 @@ Models::Status Models::status_of(const Entry& entry) const {
   return status;
 }
 
+// With what older ones of the same name have counted, whose answers may not have ended yet.
+Models::Status Models::whole_status_of(const Entry& entry) const {
+  Status status = status_of(entry);
+  for (const auto& other : entries_) {
+    if (!other->is_replaced || other.get() == &entry) continue;
+    if (other->model->name() == entry.model->name()) {
+      status.state.add_counts(status_of(*other).state);
+    }
+  }
+  return status;
+}
+
 std::vector<Models::Status> Models::status() const {
   const std::lock_guard guard(mutex_);
   std::vector<Status> all;
   for (const auto& entry : entries_) {
-    if (!entry->is_replaced) all.push_back(status_of(*entry));
+    if (!entry->is_replaced) all.push_back(whole_status_of(*entry));
   }
   return all;
 }
 
 Models::Status Models::status(const ServedModel& model) const {
   const std::lock_guard guard(mutex_);
-  return status_of(entry_of(model));
+  const Entry& entry = entry_of(model);
+  return entry.is_replaced ? status_of(entry) : whole_status_of(entry);
 }
 
 int Models::live() const {

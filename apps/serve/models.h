@@ -67,7 +67,7 @@ class Models {
     std::string device;
     int sequences = 0;
     std::optional<Clock::time_point> expires_at;  // of a loaded one; empty: it does not
-    EngineState state;                            // counts include earlier loads
+    EngineState state;  // counts include earlier loads, and files that this one has replaced
   };
   std::vector<Status> status() const;  // in the order of all()
   Status status(const ServedModel& model) const;
@@ -93,6 +93,7 @@ class Models {
   Entry* find_entry(const std::string& name) const;
   Entry& entry_of(const ServedModel& model) const;
   Status status_of(const Entry& entry) const;
+  Status whole_status_of(const Entry& entry) const;
   void await_loaded(std::unique_lock<std::mutex>& lock, const Wanted& wanted);
   void load(std::unique_lock<std::mutex>& lock, const Wanted& wanted);
   void end_load();

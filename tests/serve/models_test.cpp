@@ -262,6 +262,57 @@ TEST_CASE("a signal that comes while a model is loaded for a request ends that r
   CHECK(post(server, "/v1/completions", body, 503)["error"]["code"] == "shutting_down");
 }
 
+TEST_CASE("a newer file of the first model takes its place and goes on with its counts") {
+  const ModelFiles files({"a", "b"});
+  const std::string path = files.paths()[0], newer = path + ".new";
+  const auto make_model = [](const std::string& seed, const std::string& to) {
+    REQUIRE(
+        run({"synth", "smollm-135m", "--layers", "1", "--vocab", "50", "--seed", seed, "-o", to})
+            .exit_code == 0);
+  };
+  std::filesystem::remove(path);
+  make_model("1", path);
+  make_model("2", newer);
+  Served server({.models = files.paths()});
+  json body = {{"prompt", {1, 2, 3}}, {"max_tokens", 8}, {"ignore_eos", true}, {"temperature", 0}};
+  const auto ids = [&] {
+    const json answer = post(server, "/v1/completions", body);
+    CHECK(answer["model"] == "a");
+    return answer["choices"][0]["token_ids"].get<std::vector<int>>();
+  };
+  const auto has_counted = [&](int n) {
+    const std::string line = "edgellm:requests_total{model_name=\"a\"} " + std::to_string(n) + "\n";
+    return server.client().Get("/metrics")->body.find(line) != std::string::npos;
+  };
+  const std::vector<int> old_ids = ids();
+  CHECK(ids() == old_ids);
+  // The old one is in use when the new one comes.
+  const serve::ServedModel& old_model = server.models().first();
+  json long_body = body;
+  long_body["max_tokens"] = 1500;
+  RawConnection connection(server);
+  REQUIRE(connection.send(question(long_body)));
+  REQUIRE(becomes_true([&] { return server.state().running == 1; }));
+  std::filesystem::rename(newer, path);
+  server.models().add(path);
+  server.models().add(path);  // the same once more
+  const serve::ServedModel& new_model = server.models().first();
+  CHECK(&new_model != &old_model);
+  CHECK(new_model.file().id() != old_model.file().id());
+  CHECK(get(server, "/v1/models")["data"].size() == 2);
+  CHECK(get(server, "/v1/models")["data"][0]["id"] == "a");
+  CHECK(ids() != old_ids);
+  CHECK(connection.receive_until("finish_reason").find(" 200 ") != std::string::npos);
+  // What the old one had answered, and what it has answered since.
+  CHECK(becomes_true([&] { return has_counted(4); }));
+  CHECK(becomes_true([&] {
+    server.models().unload_expired();
+    return !server.models().status(old_model).is_loaded;
+  }));
+  CHECK(has_counted(4));
+  CHECK(loaded_models(server) == Names{"a:latest"});
+}
+
 TEST_CASE("a model is unloaded when its time is over") {
   const ModelFiles files({"a", "b"});
   Served server({.models = files.paths(), .keep_alive = std::chrono::milliseconds(150)});
