@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 
@@ -28,6 +29,43 @@ void Event::set() const {
 void Event::clear() const {
   uint64_t count = 0;
   (void)!read(fd_.get(), &count, sizeof count);
+}
+
+EventThread::EventThread() : thread_([this] { work(); }) {}
+
+EventThread::~EventThread() {
+  {
+    const std::lock_guard guard(mutex_);
+    is_ending_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void EventThread::set(std::shared_ptr<const Event> event) {
+  bool must_wake = false;
+  {
+    const std::lock_guard guard(mutex_);
+    events_.push_back(std::move(event));
+    must_wake = std::exchange(is_waiting_, false);
+  }
+  if (must_wake) changed_.notify_one();
+}
+
+void EventThread::work() {
+  std::vector<std::shared_ptr<const Event>> events;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      is_waiting_ = events_.empty();
+      changed_.wait(lock, [this] { return is_ending_ || !events_.empty(); });
+      is_waiting_ = false;
+      if (events_.empty()) return;
+      std::swap(events, events_);
+    }
+    for (const auto& event : events) event->set();
+    events.clear();
+  }
 }
 
 }  // namespace edgellm::serve

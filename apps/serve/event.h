@@ -2,6 +2,12 @@
 // socket.
 #pragma once
 
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
 #include "base/files.h"
 
 namespace edgellm::serve {
@@ -18,6 +24,31 @@ class Event {
 
  private:
   FileDescriptor fd_;
+};
+
+// Sets events in a thread of its own. To wake a thread costs microseconds, which an engine with
+// many sequences would pay for each token.
+class EventThread {
+ public:
+  EventThread();
+  ~EventThread();  // sets what is left
+  EventThread(const EventThread&) = delete;
+  EventThread& operator=(const EventThread&) = delete;
+
+  // Of any thread.
+  void set(std::shared_ptr<const Event> event);
+
+ private:
+  void work();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::vector<std::shared_ptr<const Event>> events_;
+  bool is_waiting_ = false;  // the thread is, or is about to
+  bool is_ending_ = false;
+
+  std::thread thread_;  // the last: it uses the others
 };
 
 }  // namespace edgellm::serve

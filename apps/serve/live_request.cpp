@@ -30,11 +30,12 @@ LiveRequest::LiveRequest(AnswerRequest wanted, std::vector<std::vector<int32_t>>
 
 std::vector<Piece> LiveRequest::take() {
   const std::lock_guard guard(mutex_);
-  if (std::exchange(is_signalled_, false)) event_.clear();
+  is_signalled_ = false;
+  event_->clear();
   return std::exchange(pieces_, {});
 }
 
-void LiveRequest::push(Piece piece) {
+bool LiveRequest::push(Piece piece) {
   const std::lock_guard guard(mutex_);
   if (piece.end) ++n_ended_;
   const bool has_failed = piece.end && piece.end->failure;
@@ -50,7 +51,7 @@ void LiveRequest::push(Piece piece) {
     append(open->embedding, std::move(piece.embedding));
     if (piece.end) open->end = std::move(piece.end);
   }
-  if (is_due && !std::exchange(is_signalled_, true)) event_.set();
+  return is_due && !std::exchange(is_signalled_, true);
 }
 
 }  // namespace edgellm::serve
