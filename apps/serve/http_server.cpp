@@ -474,7 +474,8 @@ int HttpServer::connections() const { return listener_->connections(); }
 
 #ifdef __SANITIZE_THREAD__
 // Debian's library is not compiled for the sanitizer, which so does not see that the library's
-// static strings are made once, before other threads send them.
-extern "C" const char* __tsan_default_suppressions();
+// static strings are made once, before other threads send them. The sanitizer's own library looks
+// for this function, which must not be hidden from it.
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libcpp-httplib"; }
 #endif
