@@ -57,9 +57,9 @@ Served::Served(const ServedOptions& options)
     : server_(options.limits),
       port_(server_.bind("127.0.0.1", 0)),
       models_(choices(options), models_options(options), options.messages.value_or(silent())),
-      api_(models_, options.api),
-      thread_([this] { server_.run(api_.handlers()); }) {
+      api_(models_, options.api) {
   api_.set_connections([this] { return server_.connections(); });
+  thread_ = std::thread([this] { server_.run(api_.handlers()); });
   if (options.models.empty())
     models_.use(models_.first(), serve::NoClient(), serve::Clock::time_point::max());
 }
