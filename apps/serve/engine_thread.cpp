@@ -164,11 +164,11 @@ void EngineThread::begin_choice(Scheduler& scheduler, const std::shared_ptr<Live
       };
     }
   }
-  sequence.on_token = [piece, text, live, choice, &model](int32_t id) {
+  sequence.on_token = [this, piece, text, live, choice, &model](int32_t id) {
     const bool has_text = *text && !is_stop_id(model, id);
     if (has_text) piece->text = (*text)->push(id);
     piece->ids = {id};
-    live->push(std::exchange(*piece, Piece{.choice = choice}));
+    push(*live, std::exchange(*piece, Piece{.choice = choice}));
     return !has_text || !(*text)->stopped();
   };
   sequence.on_end = [this, piece, text, live](SequenceResult&& result) {
@@ -194,7 +194,11 @@ void EngineThread::end_choice(LiveRequest* request, Piece&& last, SequenceResult
   const auto running = running_.find(request);
   const std::shared_ptr<LiveRequest> kept = running->second.request;
   if (--running->second.n_unfinished == 0) running_.erase(running);
-  kept->push(std::move(last));
+  push(*kept, std::move(last));
+}
+
+void EngineThread::push(LiveRequest& request, Piece&& piece) {
+  if (request.push(std::move(piece))) events_.set(request.event());
 }
 
 void EngineThread::publish(const Scheduler& scheduler) {
@@ -224,7 +228,7 @@ void EngineThread::fail(const std::string& message) {
     for (size_t choice = 0; choice < live->n_choices(); ++choice) {
       Piece last = {.choice = choice};
       last.end.emplace().failure = {ExitCode::kRuntime, message};
-      live->push(std::move(last));
+      push(*live, std::move(last));
     }
   }
   live_ = 0;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "apps/requests/sequence.h"
+#include "apps/serve/event.h"
 #include "apps/serve/live_request.h"
 #include "apps/serve/metrics.h"
 #include "engine/scheduler.h"
@@ -75,6 +76,7 @@ class EngineThread {
                     size_t choice);
   void begin_embedding(Scheduler& scheduler, const std::shared_ptr<LiveRequest>& request,
                        size_t choice);
+  void push(LiveRequest& request, Piece&& piece);
   // `last` is the answer's last piece but for the result.
   void end_choice(LiveRequest* request, Piece&& last, SequenceResult&& result);
   void publish(const Scheduler& scheduler);
@@ -103,6 +105,7 @@ class EngineThread {
   };
   std::unordered_map<LiveRequest*, Running> running_;
 
+  EventThread events_;  // tells connections' threads
   std::thread thread_;  // the last: it uses the others
 };
 

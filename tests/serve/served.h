@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,6 +26,7 @@ struct ServedOptions {
   int queue = 256;
   serve::ApiOptions api = {};
   serve::HttpLimits limits = {};
+  std::optional<Messages> messages = {};  // empty: nobody is told what models do
 };
 
 class Served {
