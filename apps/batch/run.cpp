@@ -62,6 +62,11 @@ class InOrder {
   std::deque<Waiting> waiting_;  // in the order of the lines
 };
 
+// The longest run of passes: the progress is shown between runs.
+constexpr int64_t kRunNs = 200'000'000;
+// Where sequences are free, the time after which a run ends to look for more input.
+constexpr int64_t kReadEveryNs = 20'000'000;
+
 class BatchRun {
  public:
   BatchRun(const BatchFlags& flags, Session& session)
@@ -237,13 +242,33 @@ class BatchRun {
     }
     writer_.emplace(is_stream() ? stream_fd_ : journal_->fd(), /*sync=*/!is_stream(),
                     flags_.output == "-" ? "standard output" : flags_.output);
-    Scheduler scheduler(*backend_, {.max_batch_tokens = flags_.sequences.max_batch_tokens});
+    // Reading requests and writing records takes as long as a pass of a small model. Where prompts
+    // keep a GPU busy it costs nothing.
+    bool input_ended = false;
+    Scheduler* busy = nullptr;
+    const auto read_ahead = [&] {
+      if (!input_ended) input_ended = admit(*busy);
+    };
+    // A run that ends costs a GPU a quarter of a millisecond. Only a sequence that waits for a line
+    // of a slow input is worth it.
+    const auto most = static_cast<size_t>(backend_->info().sequences);
+    int64_t step_began = 0;
+    const auto wants_control = [&] {
+      const bool may_read = !input_ended && busy->active() + busy->waiting() < most;
+      return must_stop() || (may_read && now_ns() - step_began >= kReadEveryNs);
+    };
+    Scheduler scheduler(*backend_, {.max_batch_tokens = flags_.sequences.max_batch_tokens,
+                                    .run_ns = kRunNs,
+                                    .wants_control = wants_control,
+                                    .meanwhile = read_ahead});
+    busy = &scheduler;
     // Shards have about the same number of requests. The exact number is known at the end.
     const int64_t n_total = manifest_.input ? manifest_.input->requests / shard_.count : 0;
     report_.begin(n_total, backend_->info().sequences);
     while (!must_stop()) {
-      const bool input_ended = admit(scheduler);
+      read_ahead();
       if (must_stop()) break;
+      step_began = now_ns();
       const bool is_busy = scheduler.step();
       report_.step(scheduler, writer_->n_safe());
       if (input_ended && !is_busy) {
@@ -252,6 +277,7 @@ class BatchRun {
       }
     }
     if (!has_ended_ && received_signal() == SIGTERM) finish_active(scheduler);
+    scheduler.hand_over_ended();
     writer_->flush();
     report_.ended(scheduler.counters());
   }
