@@ -85,7 +85,7 @@ TEST_CASE("plan answers as many requests at a time as the KV cache holds") {
   const TempDir folder;
   const std::string model = tiny_model(folder);
   const auto plan = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> args = {"plan",     model, "--requests", "50",  "--prompt", "60",
+    std::vector<std::string> args = {"plan",     model, "--requests", "50",  "--prompt",  "60",
                                      "--answer", "10",  "--device",   "cpu", "--threads", "1"};
     args.insert(args.end(), more.begin(), more.end());
     return run(args);
