@@ -225,5 +225,33 @@ def ray_data_jsonl():
     ray_data("jsonl")
 
 
-run_checks([sglang_router_answers, sglang_router_cache_aware, sglang_router_retries, litellm_router,
+# ---- Kubernetes --------------------------------------------------------------------------------
+
+
+def kubernetes_job():
+    """examples/kubernetes_job.yaml is what Kubernetes' schema says, and its command line answers everything."""
+    import kubernetes_validate
+    import yaml
+    job = yaml.safe_load((ROOT / "examples/kubernetes_job.yaml").read_text())
+    kubernetes_validate.validate(job, "1.34", strict=True)
+    try:
+        kubernetes_validate.validate({**job, "spec": {**job["spec"], "completionmode": "Indexed"}}, "1.34", strict=True)
+    except kubernetes_validate.ValidationError:
+        pass
+    else:
+        raise AssertionError("the schema takes what is no field")
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    with tempfile.TemporaryDirectory() as folder:
+        source = pathlib.Path(folder) / "in.jsonl"
+        source.write_text("".join(json.dumps({"prompt": prompt, "max_tokens": 4}) + "\n" for prompt in PROMPTS))
+        (pathlib.Path(folder) / "model.tmac2").symlink_to(pathlib.Path(MODEL).resolve())
+        words = [word.replace("/data/", f"{folder}/") for word in container["args"]]
+        for index in range(job["spec"]["completions"]):
+            subprocess.run([PROGRAM, *words, "--device", "cpu"], check=True, stderr=subprocess.DEVNULL,
+                           env={**os.environ, "JOB_COMPLETION_INDEX": str(index)})
+        subprocess.run([PROGRAM, "batch", "--merge", *pathlib.Path(folder).glob("out.?.jsonl"), "-i", source,
+                        "-o", f"{folder}/all.jsonl"], check=True, stderr=subprocess.DEVNULL)
+
+
+run_checks([kubernetes_job, sglang_router_answers, sglang_router_cache_aware, sglang_router_retries, litellm_router,
             ray_data_jsonl], only_by_name=[ray_data_parquet])
