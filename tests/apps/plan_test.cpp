@@ -121,6 +121,8 @@ TEST_CASE("plan refuses what is no plan, in one line") {
   check_refused(plan({"--requests", "0"}), 2, "expected at least 1");
   check_refused(plan({"--requests", "9999999999999999"}), 2, "more than 10^15");
   check_refused(plan({"--prompt", "0"}), 2, "--prompt");
+  check_refused(plan({"--max-batch-tokens", "64"}), 2,
+                "--max-batch-tokens");  // measures no mixture
   check_refused(plan({"--answer", "1000000"}), 6, "but the context has");
   check_refused(run({"plan", model, "--prompt", "1", "--answer", "1"}), 2, "--requests");
 }

@@ -277,7 +277,7 @@ void add_plan(Program& program) {
       .value("DURATION");
   command.flag("--json", flags->json, "One object on standard output");
   add_engine_options(command, flags->engine);
-  add_sequences_options(command, flags->sequences);
+  add_cache_options(command, flags->sequences);
   add_full_head_flag(command, flags->engine);
   add_sampling_options(command, flags->sampling);
   command.runs([flags] { return run(*flags); });
