@@ -323,7 +323,7 @@ def page_in_chromium(server):
         page.keyboard.press("Escape")
         page.wait_for_function("() => [...document.querySelectorAll('.figures')].some((f) => f.textContent === 'stopped')")
         page.wait_for_function("() => document.querySelectorAll('#charts polyline')[0].getAttribute('points')")
-        same(server.metric("requests_cancelled_total"), before + 1)
+        server.await_metric("requests_cancelled_total", before + 1)
         same(complaints, [])
         same([url for url in asked if not url.startswith(server.url)], [])
         browser.close()

@@ -76,6 +76,7 @@ class Router:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port),
              "--prometheus-port", str(free_port()), "--policy", policy, "--log-level", "warn",
+             "--cb-failure-threshold", "2",  # docs/cluster.md
              "--worker-urls", *(server.url for server in servers)], stdout=self.log, stderr=self.log)
         atexit.register(self.process.kill)  # where a check fails
         for _ in range(600):

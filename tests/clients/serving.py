@@ -34,6 +34,14 @@ class Server:
                     return float(line.rsplit(" ", 1)[1])
         raise KeyError(name)
 
+    def await_metric(self, name, value):
+        """A client may know of an end sooner than the server's engine."""
+        for _ in range(100):
+            if self.metric(name) == value:
+                return
+            time.sleep(0.05)
+        same(self.metric(name), value)
+
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=60)
