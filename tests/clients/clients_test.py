@@ -282,7 +282,7 @@ def guidellm_sweep(server):
 def schemathesis_fuzz(server):
     """No bytes bring a status of 5xx, and every answer is one that docs/openapi.json names."""
     run = subprocess.run([BIN / "schemathesis", "run", ROOT / "docs/openapi.json", "--url", server.url,
-                          "--max-examples", "25", "--no-color", "--seed", "1", "--checks",
+                          "--max-examples", "25", "--no-color", "--seed", "1", "--request-timeout", "60", "--checks",
                           "not_a_server_error,status_code_conformance,content_type_conformance,"
                           "response_schema_conformance"],
                          env=OFFLINE, capture_output=True, text=True, cwd=tempfile.gettempdir())
