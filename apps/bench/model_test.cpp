@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/block_pool.h"
 #include "engine/prefill.h"
 
 namespace edgellm::bench {
@@ -46,13 +47,16 @@ std::vector<double> TestResult::tokens_per_second() const {
 }
 
 TestRunner::TestRunner(Backend& backend, Measured<std::shared_ptr<NvmlDevice>> sensors,
-                       std::function<void()> poll)
+                       std::function<void()> poll, int sequences)
     : backend_(backend), sensors_(std::move(sensors)), poll_(std::move(poll)) {
   if (backend_.info().kv_blocks == 0) return;
-  std::vector<int32_t> blocks(
-      static_cast<size_t>(backend_.info().kv_blocks / backend_.info().sequences));
+  if (sequences == 0) sequences = backend_.info().sequences;
+  // A sequence holds no more blocks than its context needs.
+  const int each = std::min(backend_.info().kv_blocks / sequences,
+                            BlockPool::blocks_for(backend_.info().context));
+  std::vector<int32_t> blocks(static_cast<size_t>(each));
   std::iota(blocks.begin(), blocks.end(), 0);
-  for (int sequence = 0; sequence < backend_.info().sequences; ++sequence) {
+  for (int sequence = 0; sequence < sequences; ++sequence) {
     backend_.set_blocks(sequence, blocks);
     for (int32_t& block : blocks) block += static_cast<int32_t>(blocks.size());
   }

@@ -52,8 +52,9 @@ struct TestResult {
 class TestRunner {
  public:
   // `poll` is called often and may throw to end the work. `sensors` are those of the backend's GPU.
+  // The blocks of a paged cache are divided among the first `sequences` of the backend; 0: all.
   TestRunner(Backend& backend, Measured<std::shared_ptr<NvmlDevice>> sensors,
-             std::function<void()> poll);
+             std::function<void()> poll, int sequences = 0);
 
   // The ids of decode tests are chosen so; greedily before the first call.
   void sample(const SamplingOptions& sampling) { sampling_ = sampling; }

@@ -24,8 +24,10 @@ Option add_optional_model_argument(Command& command, ModelChoice& model);
 void add_no_cache_flag(Command& command, bool& no_cache);
 void add_engine_options(Command& command, SessionOptions& options);
 void add_full_head_flag(Command& command, SessionOptions& options);
-// --kv-memory, --sequences, --max-batch-tokens; after the engine's options, whose --prefill-chunk
-// means something else then.
+// --kv-memory, --sequences; after the engine's options, whose --prefill-chunk means something else
+// then.
+void add_cache_options(Command& command, ManySequences& options);
+// Those, and --max-batch-tokens.
 void add_sequences_options(Command& command, ManySequences& options);
 
 // -n, whose default is what `options` hold, and --stop.
