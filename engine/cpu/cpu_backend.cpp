@@ -400,7 +400,7 @@ class CpuBackend final : public Backend {
   cpu::Pool pool_;
   LazyCertifiedHead certified_head_;
   HeadStats head_stats_;
-  std::vector<int32_t> rescored_;  // [output rows] of a greedy step
+  std::vector<int32_t> rescored_;  // [output rows] of a step of the certified head
   std::vector<float> x_;           // [max_rows, dim] residual stream
   std::vector<float> q_;           // [max_rows, q_dim]
   std::vector<float> k_;           // [max_rows, kv_dim]
