@@ -72,9 +72,9 @@ const std::vector<EnvironmentVariable>& environment_variables() {
        "line "
        "that says why a command failed is written at every level."},
       {"EDGELLM_ISA",
-       "Instruction set of the CPU kernels, for comparing them: portable, avx2, avx_vnni or "
-       "avx512 on x86-64; "
-       "portable, neon, neon_dotprod or neon_i8mm on ARM. The result is the same."},
+       "Instruction set of the CPU kernels, for comparing them: portable, avx2, avx_vnni, avx512 "
+       "or avx512_amx on x86-64; portable, neon, neon_dotprod or neon_i8mm on ARM. The result is "
+       "the same."},
       {"TMPDIR",
        "Folder for temporary files: bench keeps the random model of a --shape there, batch the "
        "standard input that it must read first; /tmp unless set."},
