@@ -66,7 +66,8 @@ Scheduler::Scheduler(Backend& backend, const SchedulerOptions& options)
 Scheduler::~Scheduler() = default;
 
 uint64_t Scheduler::submit(SequenceRequest request) {
-  waiting_.push_back({std::move(request), ++last_id_, now_ns()});
+  const int64_t submitted_at = request.submitted_at != 0 ? request.submitted_at : now_ns();
+  waiting_.push_back({std::move(request), ++last_id_, submitted_at});
   return last_id_;
 }
 

@@ -70,6 +70,7 @@ struct SequenceRequest {
   // What the final norm gives for the prompt's id at `position`, [dim] values: of each id, in
   // order, before the first on_token. May be empty. Such a prompt is computed whole as well.
   std::function<void(int position, std::span<const float> hidden)> on_prompt_hidden;
+  int64_t submitted_at = 0;                      // now_ns() of when it came; 0: at submit()
   std::function<bool(int32_t id)> on_token;      // false ends with kStopString; may be empty
   std::function<void(SequenceResult&&)> on_end;  // once for every request; may be empty
 };
@@ -121,9 +122,6 @@ class Scheduler {
 
   // Ends every request with kInterrupted and the ids it has so far.
   void interrupt();
-
-  // Forgets the requests that wait; none of their callbacks is called.
-  void drop_waiting() { waiting_.clear(); }
 
   size_t waiting() const { return waiting_.size(); }
   size_t active() const { return active_.size(); }

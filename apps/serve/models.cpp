@@ -43,7 +43,7 @@ Models::Models(const std::vector<ModelChoice>& choices, const ModelsOptions& opt
                const Messages& messages)
     : options_(shared(options, choices.size())),
       messages_(messages),
-      device_(choose_device(options.session.device, messages.note)) {
+      devices_(choose_devices(options.session.device, messages.note)) {
   require(!choices.empty(), "a server has a model at least");
   for (const ModelChoice& choice : choices) {
     auto entry = make_entry(choice);
@@ -155,7 +155,7 @@ void Models::end_use(Entry& entry) {
 void Models::load(std::unique_lock<std::mutex>& lock, Entry& entry, Clock::time_point until) {
   is_loading_ = true;
   try {
-    Session session(entry.model->shared_file(), options_.session, device_, messages_);
+    Session session(entry.model->shared_file(), options_.session, devices_, messages_);
     make_room(lock, session, until);
     lock.unlock();
     auto loaded = std::make_unique<LoadedModel>(*entry.model, std::move(session), options_.model);
@@ -251,7 +251,7 @@ Models::Status Models::status_of(const Entry& entry) const {
     status.is_loaded = true;
     status.is_gpu = info.is_gpu;
     status.device = info.device;
-    status.sequences = info.sequences;
+    status.sequences = entry.loaded->engine().sequences();
     status.state = entry.loaded->engine().state();
     if (entry.keep_alive) {
       status.expires_at = (entry.uses > 0 ? Clock::now() : entry.last_used) + *entry.keep_alive;
@@ -291,6 +291,14 @@ std::string Models::failure() const {
     if (std::string failure = entry->loaded->engine().failure(); !failure.empty()) return failure;
   }
   return "";
+}
+
+bool Models::has_failed_device() const {
+  const std::lock_guard guard(mutex_);
+  return std::ranges::any_of(entries_, [](const auto& entry) {
+    const EngineState state = entry->loaded ? entry->loaded->engine().state() : EngineState();
+    return entry->past.failed_devices + state.failed_devices > 0;
+  });
 }
 
 }  // namespace edgellm::serve

@@ -56,7 +56,7 @@ struct Fixture {
     setting.sensors = setting.gpu.missing();
   }
   TestRunner runner() {
-    return TestRunner(*backend, setting.sensors, [this] { ++polls; });
+    return TestRunner({backend.get()}, setting.sensors, [this] { ++polls; });
   }
 };
 
@@ -132,7 +132,7 @@ TEST_CASE("a decode test at a depth fills it once and takes that as the time to 
 TEST_CASE("whoever wants to stop is heard") {
   Fixture fixture;
   int left = 7;
-  TestRunner runner(*fixture.backend, fixture.setting.sensors, [&] {
+  TestRunner runner({fixture.backend.get()}, fixture.setting.sensors, [&] {
     if (--left == 0) throw std::runtime_error("stop");
   });
   CHECK_THROWS_WITH(runner.run({Kind::kDecode, 20, 0, 1}, 3, [] {}), "stop");

@@ -23,6 +23,8 @@ struct ServedOptions {
   int max_loaded = 0;
   serve::KeepAlive keep_alive = {};
   int queue = 256;
+  std::string device = "cpu";
+  std::string fail_device = {};
   serve::ApiOptions api = {};
   serve::HttpLimits limits = {};
 };
