@@ -91,9 +91,17 @@ int DispatchPolicy::blocks_at(const Request& request, const State& engine) const
   return request.n_blocks - engine.known.count(request.prefix);
 }
 
-// An engine that has nothing else to do takes any request: what fits in none is refused there.
+bool DispatchPolicy::fits_anywhere(const Request& request) const {
+  return std::ranges::any_of(engines_, [&](const State& engine) {
+    return !engine.is_out && request.n_blocks <= engine.limits.kv_blocks;
+  });
+}
+
+// A request that could never run shall not wait: any engine refuses it.
 bool DispatchPolicy::has_room(const Request& request, const State& engine) const {
-  if (engine.is_out || engine.live >= engine.limits.sequences) return false;
+  if (engine.is_out) return false;
+  if (request.n_blocks > engine.limits.kv_blocks) return !fits_anywhere(request);
+  if (engine.live >= engine.limits.sequences) return false;
   return engine.live == 0 || blocks_at(request, engine) <= engine.free_blocks;
 }
 

@@ -97,6 +97,7 @@ class DispatchPolicy {
   };
 
   int blocks_at(const Request& request, const State& engine) const;
+  bool fits_anywhere(const Request& request) const;
   bool has_room(const Request& request, const State& engine) const;
   std::optional<size_t> best_engine(const Request& request) const;
   int advantage(const Request& request, size_t engine) const;

@@ -160,13 +160,6 @@ void Dispatcher::report(std::vector<Ended>& ended) {
 
 // ---- The queue, with mutex_ held ------------------------------------------------------------
 
-// Blocks that the request can need at most.
-int Dispatcher::blocks_for(const SequenceRequest& request, int context) {
-  const auto prompt = static_cast<int64_t>(request.prompt_ids.size());
-  const int64_t wanted = request.max_tokens >= 0 ? prompt + request.max_tokens : context;
-  return BlockPool::blocks_for(std::min<int64_t>(wanted, context));
-}
-
 void Dispatcher::enqueue(const TaskPtr& task, bool in_front) {
   const SequenceRequest& request = task->replay->request();
   const bool is_watched = request.on_prompt_logprobs || request.on_prompt_hidden;
@@ -175,7 +168,7 @@ void Dispatcher::enqueue(const TaskPtr& task, bool in_front) {
       {.id = task->id,
        .prefix = is_watched || workers_.size() == 1 ? std::vector<uint64_t>()
                                                     : KnownPrefixes::hashes_of(request.prompt_ids),
-       .n_blocks = blocks_for(request, context_)},
+       .n_blocks = BlockPool::blocks_for(positions_for(request, context_))},
       in_front);
 }
 

@@ -129,7 +129,6 @@ class Dispatcher {
   void add_ended(std::vector<Ended>& ended, const TaskPtr& task,
                  const std::optional<SequenceResult::Failure>& failure = {});
   void report(std::vector<Ended>& ended);
-  static int blocks_for(const SequenceRequest& request, int context);
 
   const SchedulerOptions options_;
   const int context_;

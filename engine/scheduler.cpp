@@ -16,6 +16,14 @@ constexpr size_t kPromptLogitsBytes = size_t{32} << 20;
 
 }  // namespace
 
+int positions_for(const SequenceRequest& request, int context) {
+  const int prompt = static_cast<int>(request.prompt_ids.size());
+  if (request.max_tokens >= 0 && request.max_tokens <= context - 1 - prompt) {
+    return prompt + std::max(request.max_tokens, 1) - 1;
+  }
+  return context - 1;
+}
+
 void SchedulerCounters::add(const SchedulerCounters& other) {
   prompt_ids += other.prompt_ids;
   shared_prompt_ids += other.shared_prompt_ids;
@@ -113,7 +121,7 @@ bool Scheduler::admit_first() {
   const SequenceRequest& first = waiting_.front().request;
   int n_positions = 0;
   try {
-    n_positions = positions_for(first);
+    n_positions = checked_positions(first);
   } catch (const Error& error) {
     SequenceResult refused;
     refused.failure = {error.code(), error.what()};
@@ -134,19 +142,15 @@ bool Scheduler::admit_first() {
   return true;
 }
 
-// The positions that the request can need at most. Throws Error where it cannot run.
-int Scheduler::positions_for(const SequenceRequest& request) const {
+// positions_for(). Throws Error where the request cannot run.
+int Scheduler::checked_positions(const SequenceRequest& request) const {
   GenerateRequest view;
   view.prompt_ids = request.prompt_ids;
   view.sampling = request.sampling;
   view.top_logprobs = request.top_logprobs;
   check_request(backend_, view);
-  // The last id is not fed, and no position lies behind the context.
-  int n_positions = backend_.info().context - 1;
+  const int n_positions = positions_for(request, backend_.info().context);
   const int prompt = static_cast<int>(request.prompt_ids.size());
-  if (request.max_tokens >= 0 && request.max_tokens <= n_positions - prompt) {
-    n_positions = prompt + std::max(request.max_tokens, 1) - 1;
-  }
   if (BlockPool::blocks_for(n_positions) > pool_.total()) {
     throw Error(ExitCode::kPromptDoesNotFit,
                 "the prompt has " + std::to_string(prompt) +

@@ -75,6 +75,10 @@ struct SequenceRequest {
   std::function<void(SequenceResult&&)> on_end;  // once for every request; may be empty
 };
 
+// The most positions of a context that the request can need, its prompt's included. The last id is
+// not fed.
+int positions_for(const SequenceRequest& request, int context);
+
 // Rows that prompts get of a pass even where max_batch_tokens leaves none.
 inline constexpr int kMinPromptRows = 16;
 
@@ -143,7 +147,7 @@ class Scheduler {
   };
 
   bool admit_first();
-  int positions_for(const SequenceRequest& request) const;
+  int checked_positions(const SequenceRequest& request) const;
   void end_waiting(std::deque<Waiting>::iterator place, SequenceResult&& result);
   void start_first(BlockPool::Lease&& lease);
   void run_pass(const std::vector<Sequence*>& among);

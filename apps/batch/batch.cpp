@@ -62,7 +62,7 @@ int run(const BatchFlags& flags) {
     throw Error(ExitCode::kUsage, "--input is required; -i - reads standard input");
   }
   BatchFlags of_shard = flags;
-  of_shard.engine.fail_device = environment_variable("EDGELLM_FAIL_DEVICE");
+  of_shard.engine.fault = parse_device_fault(environment_variable("EDGELLM_FAIL_DEVICE"));
   name_shard(flags, of_shard.output);
   name_shard(flags, of_shard.summary);
   if (!flags.shard_source.empty()) {

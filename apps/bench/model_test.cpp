@@ -1,12 +1,11 @@
 #include "apps/bench/model_test.h"
 
 #include <algorithm>
-#include <exception>
 #include <latch>
 #include <numeric>
-#include <thread>
 #include <utility>
 
+#include "apps/common/threads.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/prefill.h"
@@ -69,23 +68,11 @@ TestRunner::TestRunner(std::vector<Backend*> backends,
 // Does the work for each lane, at the same time on threads of their own where there are several.
 void TestRunner::on_each(const std::function<void(size_t lane)>& work) {
   if (lanes_.size() == 1) return work(0);
-  std::vector<std::exception_ptr> failures(lanes_.size());
   std::latch all_are_there(static_cast<ptrdiff_t>(lanes_.size()));
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    threads.emplace_back([&, i] {
-      all_are_there.arrive_and_wait();
-      try {
-        work(i);
-      } catch (...) {
-        failures[i] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  on_threads(lanes_.size(), [&](size_t i) {
+    all_are_there.arrive_and_wait();
+    work(i);
+  });
 }
 
 HostWork TestRunner::host_work() const {

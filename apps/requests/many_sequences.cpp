@@ -6,6 +6,7 @@
 
 #include "apps/common/terminal.h"
 #include "apps/common/text_format.h"
+#include "apps/common/threads.h"
 #include "apps/session/machine.h"
 #include "base/error.h"
 #include "engine/block_pool.h"
@@ -92,20 +93,20 @@ EngineOptions fitted_to(const Session& session, const ManySequences& wanted, con
   return fitted;
 }
 
-// The options of each of several devices.
+// The options of each of several devices. Asking a GPU for its free memory makes a context on it,
+// which takes a moment: all are asked at the same time.
 std::vector<EngineOptions> fitted_to_each(const Session& session, const ManySequences& wanted) {
-  std::vector<EngineOptions> all;
-  for (size_t i = 0; i < session.devices().size(); ++i) {
-    const Device& device = session.devices()[i];
-    all.push_back(fitted_to(session, wanted, device));
-    EngineOptions& options = all.back();
-    if (!device.gpu) {
-      options.threads = session.threads_of(i);
+  const std::vector<Device>& devices = session.devices();
+  std::vector<EngineOptions> all(devices.size());
+  on_threads(devices.size(), [&](size_t i) {
+    all[i] = fitted_to(session, wanted, devices[i]);
+    if (!devices[i].gpu) {
+      all[i].threads = session.threads_of(i);
     } else if (session.options().prefill_chunk == 0) {
-      options.max_rows =
-          cuda_fitting_rows(session.model(), options, gpu_share(session, device, /*reserve=*/0));
+      all[i].max_rows =
+          cuda_fitting_rows(session.model(), all[i], gpu_share(session, devices[i], /*reserve=*/0));
     }
-  }
+  });
   return all;
 }
 

@@ -250,9 +250,11 @@ Models::Status Models::status_of(const Entry& entry) const {
     const BackendInfo& info = entry.loaded->info();
     status.is_loaded = true;
     status.is_gpu = info.is_gpu;
-    status.device = info.device;
     status.sequences = entry.loaded->engine().sequences();
     status.state = entry.loaded->engine().state();
+    for (const EngineStatus& device : status.state.devices) {
+      status.device += (status.device.empty() ? "" : ", ") + device.device;
+    }
     if (entry.keep_alive) {
       status.expires_at = (entry.uses > 0 ? Clock::now() : entry.last_used) + *entry.keep_alive;
     }

@@ -54,7 +54,7 @@ std::vector<ModelChoice> model_choices(const ServeFlags& flags) {
 ModelsOptions models_options(const ServeFlags& flags) {
   ModelsOptions options;
   options.session = flags.engine;
-  options.session.fail_device = environment_variable("EDGELLM_FAIL_DEVICE");
+  options.session.fault = parse_device_fault(environment_variable("EDGELLM_FAIL_DEVICE"));
   options.max_loaded = flags.max_loaded;
   options.keep_alive = parse_keep_alive("--keep-alive", flags.keep_alive);
   options.model = {.sequences = flags.sequences,

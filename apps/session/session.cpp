@@ -1,13 +1,12 @@
 #include "apps/session/session.h"
 
 #include <algorithm>
-#include <exception>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "apps/common/parse_number.h"
 #include "apps/common/terminal.h"
+#include "apps/common/threads.h"
 #include "apps/session/cached_model.h"
 #include "apps/session/model_folders.h"
 #include "base/clock.h"
@@ -23,6 +22,18 @@
 #include "kernels/cuda/gpu_list.h"
 
 namespace edgellm {
+
+std::optional<DeviceFault> parse_device_fault(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  const size_t colon = std::min(text.find(':'), text.size());
+  const auto number = try_parse_number<uint32_t>(text.substr(0, colon));
+  const auto passes = try_parse_number<uint32_t>(text.substr(std::min(colon + 1, text.size())));
+  if (!number || !passes || *number == 0) {
+    throw Error(ExitCode::kUsage, "EDGELLM_FAIL_DEVICE is \"" + printable(text, 40) +
+                                      "\", expected DEVICE:PASSES, as in 2:100");
+  }
+  return DeviceFault{*number - 1, *passes};
+}
 
 std::optional<Tokenizer> load_tokenizer(const ModelFile& model) {
   if (!model.tokenizer().present) return std::nullopt;
@@ -106,19 +117,10 @@ class SharedProgress {
   bool has_ended_ = false;
 };
 
-// SessionOptions::fail_device.
-std::unique_ptr<Backend> failing_as_asked(std::unique_ptr<Backend> backend,
-                                          const std::string& asked, size_t device) {
-  if (asked.empty()) return backend;
-  const size_t colon = std::min(asked.find(':'), asked.size());
-  const auto number = try_parse_number<uint32_t>(asked.substr(0, colon));
-  const auto passes = try_parse_number<uint32_t>(asked.substr(std::min(colon + 1, asked.size())));
-  if (!number || !passes || *number == 0) {
-    throw Error(ExitCode::kUsage, "EDGELLM_FAIL_DEVICE is \"" + printable(asked, 40) +
-                                      "\", expected DEVICE:PASSES, as in 2:100");
-  }
-  if (*number != device + 1) return backend;
-  return make_failing_backend(std::move(backend), *passes);
+std::unique_ptr<Backend> with_fault(std::unique_ptr<Backend> backend,
+                                    const std::optional<DeviceFault>& fault, size_t device) {
+  if (!fault || fault->device != device) return backend;
+  return make_failing_backend(std::move(backend), fault->n_passes);
 }
 
 }  // namespace
@@ -207,7 +209,7 @@ Backend& Session::start(const EngineOptions& options) {
         [&](const Progress& progress) { backend = make_cuda_backend(*model_, engine, progress); });
   }
   backends_.clear();
-  backends_.push_back(failing_as_asked(std::move(backend), options_.fail_device, 0));
+  backends_.push_back(with_fault(std::move(backend), options_.fault, 0));
   log(LogLevel::kDebug, "weights ready on " + backends_.front()->info().device + " in " +
                             human_ms(now_ns() - start_ns));
   return *backends_.front();
@@ -255,30 +257,24 @@ void Session::start_all(std::vector<EngineOptions> options) {
   const int64_t start_ns = now_ns();
   cpus_ = cpus_of(devices_, options);
   std::vector<std::unique_ptr<Backend>> backends(devices_.size());
-  std::vector<std::exception_ptr> failures(devices_.size());
   messages_.with_progress([&](const Progress& progress) {
     SharedProgress shared(progress);
-    const auto make = [&](size_t i) {
+    on_threads(devices_.size(), [&](size_t i) {
       try {
         cpu::bind_this_thread(cpus_[i]);
         if (devices_[i].gpu) options[i].gpu = *devices_[i].gpu;
         backends[i] =
-            failing_as_asked(devices_[i].gpu ? make_cuda_backend(*model_, options[i], shared.of(i))
-                                             : make_cpu_backend(*model_, options[i]),
-                             options_.fail_device, i);
+            with_fault(devices_[i].gpu ? make_cuda_backend(*model_, options[i], shared.of(i))
+                                       : make_cpu_backend(*model_, options[i]),
+                       options_.fault, i);
       } catch (const LoadingEnded&) {
+        // What ended it is thrown by another thread.
       } catch (...) {
-        failures[i] = std::current_exception();
         shared.end();
+        throw;
       }
-    };
-    std::vector<std::thread> threads;
-    for (size_t i = 0; i < devices_.size(); ++i) threads.emplace_back(make, i);
-    for (std::thread& thread : threads) thread.join();
+    });
   });
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
   backends_ = std::move(backends);
   log(LogLevel::kDebug, "weights ready on " + std::to_string(backends_.size()) + " devices in " +
                             human_ms(now_ns() - start_ns));

@@ -26,6 +26,16 @@ inline constexpr int kMaxPrefillChunk = 65536;
 // Rows of a pass that fill a large GPU.
 inline constexpr int kGpuPrefillChunk = 2048;
 
+// A drill: a device of the session fails after some passes (docs/batch.md).
+struct DeviceFault {
+  size_t device = 0;  // of Session::devices()
+  int64_t n_passes = 0;
+};
+
+// What EDGELLM_FAIL_DEVICE says: "I:N", where devices are counted from 1; empty for an empty text.
+// Throws Error (kUsage).
+std::optional<DeviceFault> parse_device_fault(const std::string& text);
+
 struct SessionOptions {
   std::string device = "auto";  // or several (device_list_problem())
   int context = 0;              // positions; 0: the model's maximum
@@ -35,8 +45,7 @@ struct SessionOptions {
   bool no_graph = false;
   bool full_head = false;  // greedy steps also compute every logit
   bool no_verify = false;  // the file's hashes are not checked
-  // "I:N": device I, from 1, fails after N passes. A drill: EDGELLM_FAIL_DEVICE (docs/batch.md).
-  std::string fail_device = {};
+  std::optional<DeviceFault> fault = {};
 };
 
 // Empty where the file holds none.

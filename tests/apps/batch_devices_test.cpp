@@ -8,6 +8,7 @@
 
 #include "tests/apps/batch_files.h"
 #include "tests/support/environment.h"
+#include "tests/support/gpu.h"
 #include "tests/support/sanitizers.h"
 
 namespace edgellm::test {
@@ -15,6 +16,16 @@ namespace {
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
+}
+
+// By id, of answers and of failures.
+std::map<std::string, std::string> outcomes(const Records& records) {
+  std::map<std::string, std::string> all;
+  for (const auto& [id, record] : records) {
+    const auto& body = record["response"]["body"];
+    all[id] = body.contains("choices") ? body["choices"].dump() : record["error"].dump();
+  }
+  return all;
 }
 
 std::map<std::string, std::string> answers(const std::string& path) {
@@ -47,7 +58,7 @@ TEST_CASE("a batch on several devices gives the answers of one") {
     const std::string summary = folder / (devices + ".json");
     const Result result =
         run_batch_to(7, in, out, {"--device", devices, "--sequences", "4", "--summary", summary});
-    CHECK(answers(out) == answers(one));
+    CHECK(outcomes(read_records(out)) == outcomes(read_records(one)));
     CHECK(contains(result.err, "KV cache of device 2: "));
     const auto json = nlohmann::json::parse(read_file(summary));
     int64_t tokens = 0;
@@ -67,7 +78,7 @@ TEST_CASE("a batch on several devices gives the answers of one") {
   // In the order of the input, through a pipe.
   const Result piped = run(batch_args(in, "-", {"--device", "cpu,cpu", "--ordered"}));
   CHECK(piped.exit_code == 7);
-  CHECK(answers_of(records_of(piped.out)) == answers(one));
+  CHECK(outcomes(records_of(piped.out)) == outcomes(read_records(one)));
 }
 
 TEST_CASE("a device that fails is taken out; all is answered, and exit code and report say so") {
@@ -130,6 +141,23 @@ TEST_CASE("a batch on two devices that is killed while one of them fails resumes
   }
   run_batch_to(0, in, out, flags);
   CHECK(answers(out) == answers(whole));
+}
+
+TEST_CASE("a batch on several GPUs, or engines of one, gives the answers of the CPU", "[gpu]") {
+  if (no_gpu()) return;
+  const TempDir folder;
+  const std::string in = write_file(folder, "in.jsonl", mixed_requests(100));
+  const std::string one = folder / "one.jsonl";
+  run_batch_to(7, in, one, {"--device", "cpu"});
+  const std::vector<std::pair<std::string, std::string>> runs = {
+      {"cuda:0,0", ""}, {"cuda:all,cpu", ""}, {"cuda:all", ""}, {"cuda:0,0", "2:5"}};
+  for (const auto& [devices, fault] : runs) {
+    INFO(devices << ", fault " << fault);
+    const WithVariable drill("EDGELLM_FAIL_DEVICE", fault);
+    const std::string out = folder / ("out" + fault + devices + ".jsonl");
+    run_batch_to(7, in, out, {"--device", devices, "--sequences", "8"}, {.sees_gpus = true});
+    CHECK(outcomes(read_records(out)) == outcomes(read_records(one)));
+  }
 }
 
 TEST_CASE("lists of devices are checked") {

@@ -105,11 +105,28 @@ TEST_CASE("requests wait in their order for a place and for blocks") {
   // A place, but too few blocks: a small one behind it must not overtake a large one for ever.
   CHECK_FALSE(policy.next());
   policy.ended(1);
-  // An engine without any work takes it, whatever it needs: it says why it cannot.
   CHECK(policy.next()->id == 4);
   CHECK(policy.waiting() == 1);
   CHECK(policy.remove(5));
   CHECK_FALSE(policy.remove(5));
+}
+
+TEST_CASE("what could never run is handed out at once, to be refused") {
+  DispatchPolicy policy({{1, 10}, {1, 4}});
+  CHECK(engine_of(policy, request_of(1, ids_from(1, 10))) == 0);
+  CHECK(engine_of(policy, request_of(2, ids_from(2, 10))) == 1);
+  // Fits in the larger engine, which is busy.
+  policy.add(request_of(3, ids_from(3, 6 * kKvBlockPositions)));
+  CHECK_FALSE(policy.next());
+  policy.ended(1);
+  policy.set_free_blocks(1, 4);
+  CHECK_FALSE(policy.next());
+  // The larger engine fails: now it fits in none.
+  policy.take_out(0);
+  CHECK(policy.next()->id == 3);
+  // Both are busy.
+  policy.add(request_of(4, ids_from(3, 20 * kKvBlockPositions)));
+  CHECK(policy.next()->id == 4);
 }
 
 TEST_CASE("an engine that was taken out gets nothing, and what it had goes first") {

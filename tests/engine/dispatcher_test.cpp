@@ -45,7 +45,8 @@ struct Fixture {
   std::vector<SequenceRequest> requests;
   std::vector<std::vector<int32_t>> expected;
 
-  explicit Fixture(int n_requests) {
+  Fixture() {
+    constexpr int n_requests = kSanitized ? 16 : 40;
     Random random(8);
     const auto alone = make_cpu_backend(model, options_of(1, 0));
     const std::vector<int32_t> system = prompt_of(150, model.config().vocab);
@@ -81,6 +82,11 @@ struct Fixture {
     return make_cpu_backend(model, options_of(sequences, kv_blocks));
   }
 };
+
+const Fixture& fixture() {
+  static const Fixture shared;
+  return shared;
+}
 
 // The requests of a run, which end in any order.
 class Run {
@@ -148,7 +154,7 @@ void check_whole(const Answer& answer, const SequenceRequest& request,
 }
 
 TEST_CASE("requests get the ids of generate() on any number of engines") {
-  const Fixture f(kSanitized ? 20 : 60);
+  const Fixture& f = fixture();
   for (const int n_engines : {1, 2, 5}) {
     std::vector<std::unique_ptr<Backend>> backends;
     std::vector<Dispatcher::Engine> engines;
@@ -175,7 +181,7 @@ TEST_CASE("requests get the ids of generate() on any number of engines") {
 }
 
 TEST_CASE("an engine that fails loses and doubles nothing, in 50 random runs") {
-  const Fixture f(kSanitized ? 16 : 40);
+  const Fixture& f = fixture();
   Random random(50);
   int n_failed = 0;
   int64_t n_taken_over = 0;
@@ -215,7 +221,7 @@ TEST_CASE("an engine that fails loses and doubles nothing, in 50 random runs") {
 }
 
 TEST_CASE("cancelled requests end once, whether they wait, run or lose their engine") {
-  const Fixture f(kSanitized ? 16 : 40);
+  const Fixture& f = fixture();
   Random random(9);
   for (int round = 0; round < (kSanitized ? 5 : 20); ++round) {
     const auto one = make_failing_backend(f.backend(), round % 2 == 0 ? 1000000 : 20);
@@ -271,11 +277,12 @@ class PoisonedBackend final : public Backend {
 };
 
 TEST_CASE("a request that no engine survives costs two engines and fails") {
-  Fixture f(12);
+  const Fixture& f = fixture();
   const int32_t poison = 5;
-  for (SequenceRequest& request : f.requests) std::erase(request.prompt_ids, poison);
-  std::vector<SequenceRequest> requests(f.requests.begin(), f.requests.begin() + 6);
-  for (SequenceRequest& request : requests) request = f.requests[0];
+  SequenceRequest harmless;
+  harmless.prompt_ids = {1, 2, 3, 4};
+  harmless.max_tokens = 5;
+  std::vector<SequenceRequest> requests(6, harmless);
   requests[2].prompt_ids = {1, poison, 2};
   std::vector<std::unique_ptr<Backend>> backends;
   std::vector<Dispatcher::Engine> engines;
@@ -299,7 +306,7 @@ TEST_CASE("a request that no engine survives costs two engines and fails") {
 }
 
 TEST_CASE("when all engines have failed every request fails, later ones too") {
-  const Fixture f(10);
+  const Fixture& f = fixture();
   const auto one = make_failing_backend(f.backend(), 3);
   const auto two = make_failing_backend(f.backend(), 5);
   Dispatcher dispatcher({{one.get()}, {two.get()}}, {});
@@ -317,10 +324,10 @@ TEST_CASE("when all engines have failed every request fails, later ones too") {
 }
 
 TEST_CASE("a callback that throws is the failure of its request alone") {
-  const Fixture f(4);
+  const Fixture& f = fixture();
   const auto one = f.backend();
   Dispatcher dispatcher({{one.get()}}, {});
-  std::vector<SequenceRequest> requests = f.requests;
+  std::vector<SequenceRequest> requests(f.requests.begin(), f.requests.begin() + 4);
   std::atomic<int> n_ended = 0;
   std::vector<SequenceResult> results(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -345,7 +352,7 @@ TEST_CASE("a callback that throws is the failure of its request alone") {
 }
 
 TEST_CASE("stop ends what waits and what runs, once") {
-  const Fixture f(30);
+  const Fixture& f = fixture();
   const auto one = f.backend();
   const auto two = f.backend();
   Dispatcher dispatcher({{one.get()}, {two.get()}}, {});
@@ -357,7 +364,7 @@ TEST_CASE("stop ends what waits and what runs, once") {
 }
 
 TEST_CASE("requests that no engine has can be dropped, and those that run are finished") {
-  const Fixture f(30);
+  const Fixture& f = fixture();
   const auto one = f.backend(2);
   Dispatcher dispatcher({{one.get()}}, {});
   Run run(dispatcher, f.requests);

@@ -23,7 +23,7 @@ Messages silent() {
 SessionOptions session_options(const ServedOptions& served) {
   SessionOptions options;
   options.device = served.device;
-  options.fail_device = served.fail_device;
+  options.fault = parse_device_fault(served.fault);
   options.threads = 2;
   return options;
 }

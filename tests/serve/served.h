@@ -24,7 +24,7 @@ struct ServedOptions {
   serve::KeepAlive keep_alive = {};
   int queue = 256;
   std::string device = "cpu";
-  std::string fail_device = {};
+  std::string fault = {};  // as EDGELLM_FAIL_DEVICE has it
   serve::ApiOptions api = {};
   serve::HttpLimits limits = {};
 };
