@@ -1,7 +1,6 @@
 // A server on several devices, one of which may fail in the middle of its answers.
 #include <signal.h>
 
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 
@@ -55,7 +54,7 @@ TEST_CASE("a server on two devices answers as on one, also while one of them fai
     const Served one({.sequences = 4});
     for (int i = 0; i < kBodies; ++i) expected.push_back(texts_of(one, body_of(i), false));
   }
-  for (const std::string fault : {"", "1:6", "2:8"}) {
+  for (const std::string fault : {"", "1:3", "2:3"}) {
     INFO("fault " << fault);
     Served server({.sequences = 4, .device = "cpu,cpu", .fault = fault});
     std::vector<std::thread> clients;
@@ -90,8 +89,11 @@ TEST_CASE("a server on two devices answers as on one, also while one of them fai
 }
 
 TEST_CASE("embeddings do not depend on a device that fails in the middle of them") {
+  // Longer than a pass: the device that fails has handed over a part of the hidden states.
+  std::string story;
+  for (int i = 0; i < 60; ++i) story += "The wolf and the lamb went on and on. ";
   json input = json::array();
-  for (int i = 0; i < 12; ++i) input.push_back("The wolf and the lamb, part " + std::to_string(i));
+  for (int i = 0; i < 5; ++i) input.push_back(story + "Part " + std::to_string(i));
   const json body = {{"input", input}};
   const Served one({.sequences = 2});
   const json expected = post(one, "/v1/embeddings", body)["data"];
@@ -117,19 +119,12 @@ TEST_CASE("the program says at its end that a device has failed") {
   while (!address.ends_with("\n")) address += program.read_output(1);
   address.pop_back();
   httplib::Client client(address);
-  std::vector<std::thread> clients;
-  std::atomic<int> n_right = 0;
-  for (int i = 0; i < 4; ++i) {
-    clients.emplace_back([&] {
-      httplib::Client own(address);
-      own.set_read_timeout(60);
-      const auto result =
-          own.Post("/v1/completions", R"({"prompt":"Once","max_tokens":30})", "application/json");
-      if (result && result->status == 200) ++n_right;
-    });
-  }
-  for (std::thread& one : clients) one.join();
-  CHECK(n_right == 4);
+  client.set_read_timeout(60);
+  // Four answers at once: each device has some of them.
+  const httplib::Result answer = client.Post(
+      "/v1/completions", R"({"prompt":"Once","max_tokens":30,"n":4})", "application/json");
+  REQUIRE(answer);
+  CHECK(answer->status == 200);
   program.send_signal(SIGTERM);
   const Result result = program.wait();
   CHECK(result.exit_code == 5);
