@@ -303,7 +303,7 @@ void Dispatcher::fail(Worker& worker, const SequenceResult::Failure& failure) {
         continue;
       }
       ++worker.status.n_taken_over;
-      ++task->n_failed_engines;
+      if (worker.scheduled.contains(id)) ++task->n_failed_engines;  // else it had not begun
       again.push_back(task);
     }
     // The oldest shall be the first of the queue.

@@ -112,13 +112,14 @@ void add_sequences_options(Command& command, ManySequences& options) {
           "Prompt tokens of one pass, of all requests together; changes speed and memory, "
           "never the result [CPU 256, GPU 4096]");
   command
-      .size_option("--kv-memory", options.kv_memory,
-                   "Most memory for the KV cache, for example 8G or 512MiB [what is left]")
+      .size_option(
+          "--kv-memory", options.kv_memory,
+          "Most memory for the KV cache of a device, for example 8G or 512MiB [what is left]")
       .value("SIZE")
       .group("Engine");
   command
       .option("--sequences", options.sequences,
-              "Requests answered at a time, as far as the KV cache has room; changes "
+              "Requests answered at a time on a device, as far as the KV cache has room; changes "
               "speed and memory, never the result [CPU 16, GPU 256]")
       .range(1, kMaxSequences)
       .value("N")
