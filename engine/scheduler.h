@@ -10,7 +10,9 @@
 // for memory. Prompts that begin with the same ids are stored and computed once (block_pool.h).
 //
 // One thread calls everything. Callbacks come from within step(), cancel() and interrupt(); they
-// may call submit() and the accessors, nothing else. What they throw passes through, and the
+// may call submit() and the accessors, nothing else. While a GPU computes a pass the scheduler
+// calls what can wait until then: on_end of the sequences that ended with the pass before, and
+// SchedulerOptions::meanwhile. What they throw passes through, and the
 // scheduler can then only be destroyed.
 #pragma once
 
@@ -91,6 +93,9 @@ struct SchedulerOptions {
   // Polled between the passes of a run: true lets step() return early, because the caller has
   // something to submit or to cancel. May be empty.
   std::function<bool()> wants_control = {};
+  // Called in passes with rows of prompts, while a GPU computes them: a good time to make the next
+  // requests and to submit them. May be empty.
+  std::function<void()> meanwhile = {};
 };
 
 struct SchedulerCounters {
@@ -126,6 +131,9 @@ class Scheduler {
 
   // Ends every request with kInterrupted and the ids it has so far.
   void interrupt();
+
+  // Calls on_end of the requests that have ended with the last pass; else the next pass does it.
+  void hand_over_ended();
 
   size_t waiting() const { return waiting_.size(); }
   size_t active() const { return active_.size(); }
@@ -170,6 +178,7 @@ class Scheduler {
   void accept_id(Sequence& sequence, int32_t id);
   void end(Sequence& sequence, std::optional<SequenceResult::Failure> failure, FinishReason reason);
   void report(const SequenceRequest& request, SequenceResult&& result, int64_t submitted_at);
+  void count_end(SequenceResult& result, int64_t submitted_at);
 
   Backend& backend_;
   const SchedulerOptions options_;
@@ -179,6 +188,11 @@ class Scheduler {
   std::list<std::unique_ptr<Sequence>> active_;  // in the order of admission
   std::vector<int> free_slots_;
   SchedulerCounters counters_;
+  struct Ended {
+    SequenceRequest request;
+    SequenceResult result;
+  };
+  std::deque<Ended> ended_;  // whose on_end has not been called
 
   // The next pass.
   std::vector<Part> parts_;

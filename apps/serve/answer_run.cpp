@@ -64,7 +64,7 @@ AnswerRun::~AnswerRun() {
 
 std::vector<Piece> AnswerRun::next() {
   while (n_unfinished_ > 0 && !is_abandoned_) {
-    const Client::Wake wake = client_.wait(live_->event_fd(), until_);
+    const Client::Wake wake = client_.wait(live_->event()->fd(), until_);
     if (wake == Client::Wake::kGone) {
       is_abandoned_ = true;
       return {};

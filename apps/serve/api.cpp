@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/common/address.h"
+#include "apps/common/signals.h"
 #include "apps/common/terminal.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -40,6 +41,12 @@ bool is_same_host(const std::string& origin, const std::string& host) {
   } catch (const Error&) {  // "null", or no address at all
     return false;
   }
+}
+
+ApiError shutting_down() {
+  ApiError error(503, "shutting_down", "the server is shutting down and takes no new requests");
+  error.retry_after_seconds = 1;
+  return error;
 }
 
 }  // namespace
@@ -182,9 +189,7 @@ std::optional<HttpResponse> Api::check_head(const HttpRequest& request) {
     if (route->needs_key) check_key(request);
     check_origin(request);
     if (!route->is_work || !is_draining_) return std::nullopt;
-    ApiError error(503, "shutting_down", "the server is shutting down and takes no new requests");
-    error.retry_after_seconds = 1;
-    throw error;
+    throw shutting_down();
   } catch (const ApiError& error) {
     refusal = error_response(error, form_of(request.path));
   }
@@ -256,6 +261,8 @@ HttpResponse Api::respond(const HttpRequest& request) {
     return error_response(error, form);
   } catch (const Error& error) {
     return error_response(api_error(error.code(), error.what()), form);
+  } catch (const Interrupted&) {  // while its model was loaded
+    return error_response(shutting_down(), form);
   }
 }
 

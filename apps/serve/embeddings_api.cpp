@@ -44,7 +44,7 @@ Embeddings embed(const HttpRequest& request, const Fields& body, const Embedding
     made.prompt_tokens += ids.size();
   }
   const int64_t begin = now_ns();
-  std::shared_ptr<LoadedModel> loaded = models.use(model, until, form.keep_alive);
+  std::shared_ptr<LoadedModel> loaded = models.use(model, *request.client, until, form.keep_alive);
   made.load_ns = now_ns() - begin;
   AnswerRun run(std::move(loaded), std::move(prompts), pooling, *request.client, until);
   made.vectors.resize(run.request().n_choices());

@@ -139,11 +139,11 @@ void Engines::begin_choice(const std::shared_ptr<LiveRequest>& request, size_t c
       };
     }
   }
-  sequence.on_token = [piece, text, live, choice, &model](int32_t id) {
+  sequence.on_token = [this, piece, text, live, choice, &model](int32_t id) {
     const bool has_text = *text && !is_stop_id(model, id);
     if (has_text) piece->text = (*text)->push(id);
     piece->ids = {id};
-    live->push(std::exchange(*piece, Piece{.choice = choice}));
+    push(*live, std::exchange(*piece, Piece{.choice = choice}));
     return !has_text || !(*text)->stopped();
   };
   sequence.on_end = [this, piece, text, live](SequenceResult&& result) {
@@ -170,7 +170,11 @@ void Engines::end_choice(LiveRequest* request, Piece&& last, SequenceResult&& re
   }
   last.end = std::move(result);
   --live_;
-  kept->push(std::move(last));
+  push(*kept, std::move(last));
+}
+
+void Engines::push(LiveRequest& request, Piece&& piece) {
+  if (request.push(std::move(piece))) events_.set(request.event());
 }
 
 }  // namespace edgellm::serve

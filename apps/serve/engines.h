@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "apps/requests/sequence.h"
+#include "apps/serve/event.h"
 #include "apps/serve/live_request.h"
 #include "apps/serve/metrics.h"
 #include "engine/dispatcher.h"
@@ -66,6 +67,7 @@ class Engines {
   void add_id(LiveRequest* request, uint64_t id);
   void begin_choice(const std::shared_ptr<LiveRequest>& request, size_t choice);
   void begin_embedding(const std::shared_ptr<LiveRequest>& request, size_t choice);
+  void push(LiveRequest& request, Piece&& piece);
   // `last` is the answer's last piece but for the result.
   void end_choice(LiveRequest* request, Piece&& last, SequenceResult&& result);
   int retry_after_seconds() const;
@@ -88,6 +90,7 @@ class Engines {
   std::unordered_map<LiveRequest*, Running> running_;
   EngineState counted_;
 
+  EventThread events_;                      // tells connections' threads
   std::unique_ptr<Dispatcher> dispatcher_;  // the last: its threads use the others
 };
 

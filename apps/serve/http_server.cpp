@@ -35,6 +35,14 @@ int ms_until(Clock::time_point until) {
   return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
 }
 
+bool poll_for(int fd, short event, Clock::time_point until) {
+  pollfd source = {.fd = fd, .events = event, .revents = 0};
+  int n = 0;
+  while ((n = poll(&source, 1, ms_until(until))) < 0 && errno == EINTR) {
+  }
+  return n > 0;
+}
+
 }  // namespace
 
 // A thread for each connection, up to a number of them; others wait to be accepted.
@@ -94,7 +102,7 @@ class Connection final : public httplib::Stream, public Client {
     const auto until = Clock::now() + limits_.idle_time;
     while (begin_ == end_) {
       if (must_end() || Clock::now() >= until) return false;
-      if (poll_for(POLLIN, Clock::now() + kSlice)) return fill();
+      if (poll_for(fd_, POLLIN, Clock::now() + kSlice)) return fill();
     }
     return true;
   }
@@ -129,8 +137,10 @@ class Connection final : public httplib::Stream, public Client {
 
   // ---- httplib::Stream
 
-  bool is_readable() const override { return begin_ < end_ || poll_for(POLLIN, read_until_); }
-  bool is_writable() const override { return poll_for(POLLOUT, Clock::now() + limits_.write_time); }
+  bool is_readable() const override { return begin_ < end_ || poll_for(fd_, POLLIN, read_until_); }
+  bool is_writable() const override {
+    return poll_for(fd_, POLLOUT, Clock::now() + limits_.write_time);
+  }
 
   // The library reads a head byte by byte.
   ssize_t read(char* to, size_t n_bytes) override {
@@ -138,7 +148,7 @@ class Connection final : public httplib::Stream, public Client {
       n_head_bytes_ += static_cast<ssize_t>(n_bytes);
       if (n_head_bytes_ > static_cast<ssize_t>(limits_.head_bytes)) return -1;
     }
-    if (begin_ == end_ && !(poll_for(POLLIN, read_until_) && fill())) return -1;
+    if (begin_ == end_ && !(poll_for(fd_, POLLIN, read_until_) && fill())) return -1;
     const size_t n = std::min(n_bytes, end_ - begin_);
     std::memcpy(to, buffer_.data() + begin_, n);
     begin_ += n;
@@ -175,14 +185,6 @@ class Connection final : public httplib::Stream, public Client {
   socket_t socket() const override { return 0; }
 
  private:
-  bool poll_for(short event, Clock::time_point until) const {
-    pollfd source = {.fd = fd_, .events = event, .revents = 0};
-    int n = 0;
-    while ((n = poll(&source, 1, ms_until(until))) < 0 && errno == EINTR) {
-    }
-    return n > 0;
-  }
-
   bool fill() {
     const ssize_t n = recv(fd_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
     begin_ = 0;
@@ -238,6 +240,10 @@ std::string HttpRequest::parameter(std::string_view name) const {
   const auto found =
       std::ranges::find_if(query, [&](const auto& one) { return one.first == name; });
   return found == query.end() ? "" : found->second;
+}
+
+Client::Wake NoClient::wait(int event_fd, Clock::time_point until) const {
+  return poll_for(event_fd, POLLIN, until) ? Wake::kEvent : Wake::kTimeout;
 }
 
 class HttpServer::Listener final : public httplib::Server {
@@ -468,7 +474,8 @@ int HttpServer::connections() const { return listener_->connections(); }
 
 #ifdef __SANITIZE_THREAD__
 // Debian's library is not compiled for the sanitizer, which so does not see that the library's
-// static strings are made once, before other threads send them.
-extern "C" const char* __tsan_default_suppressions();
+// static strings are made once, before other threads send them. The sanitizer's own library looks
+// for this function, which must not be hidden from it.
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libcpp-httplib"; }
 #endif

@@ -40,6 +40,14 @@ class Client {
   // Returns when `event_fd` can be read, when the client has closed the connection, or at the time
   // given.
   virtual Wake wait(int event_fd, Clock::time_point until) const = 0;
+
+  bool has_gone() const { return wait(-1, Clock::now()) == Wake::kGone; }
+};
+
+// In place of a client, where the program itself wants something: never goes away.
+class NoClient final : public Client {
+ public:
+  Wake wait(int event_fd, Clock::time_point until) const override;
 };
 
 struct HttpRequest {

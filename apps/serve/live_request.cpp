@@ -1,15 +1,8 @@
 #include "apps/serve/live_request.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <iterator>
 #include <utility>
-
-#include "base/error.h"
 
 namespace edgellm::serve {
 namespace {
@@ -33,24 +26,16 @@ LiveRequest::LiveRequest(AnswerRequest wanted, std::vector<std::vector<int32_t>>
     : wanted_(std::move(wanted)),
       prompts_(std::move(prompts)),
       pooling_(pooling),
-      is_streamed_(is_streamed),
-      event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (event_.get() < 0) {
-    throw Error(ExitCode::kRuntime, std::string("no descriptor for a request: ") +
-                                        std::strerror(errno) + "; raise the limit (ulimit -n)");
-  }
-}
+      is_streamed_(is_streamed) {}
 
 std::vector<Piece> LiveRequest::take() {
   const std::lock_guard guard(mutex_);
-  if (std::exchange(is_signalled_, false)) {
-    uint64_t count = 0;
-    (void)!read(event_.get(), &count, sizeof count);
-  }
+  is_signalled_ = false;
+  event_->clear();
   return std::exchange(pieces_, {});
 }
 
-void LiveRequest::push(Piece piece) {
+bool LiveRequest::push(Piece piece) {
   const std::lock_guard guard(mutex_);
   if (piece.end) ++n_ended_;
   const bool has_failed = piece.end && piece.end->failure;
@@ -66,9 +51,7 @@ void LiveRequest::push(Piece piece) {
     append(open->embedding, std::move(piece.embedding));
     if (piece.end) open->end = std::move(piece.end);
   }
-  if (!is_due || std::exchange(is_signalled_, true)) return;
-  const uint64_t one = 1;
-  (void)!write(event_.get(), &one, sizeof one);
+  return is_due && !std::exchange(is_signalled_, true);
 }
 
 }  // namespace edgellm::serve

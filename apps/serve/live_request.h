@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -12,7 +13,7 @@
 #include "apps/requests/openai_answer.h"
 #include "apps/requests/request.h"
 #include "apps/serve/embedding.h"
-#include "base/files.h"
+#include "apps/serve/event.h"
 #include "engine/scheduler.h"
 
 namespace edgellm::serve {
@@ -46,14 +47,15 @@ class LiveRequest {
     return prompts_[choice / static_cast<size_t>(wanted_.n)];
   }
 
-  // Can be read when there are pieces to take.
-  int event_fd() const { return event_.get(); }
+  // Set when there are pieces to take; perhaps also when another call has taken them.
+  const std::shared_ptr<const Event>& event() const { return event_; }
 
   // What has come since the last call, a piece for each answer at most.
   std::vector<Piece> take();
 
-  // Of the engine's thread. Joins the piece to the one of that choice which was not taken yet.
-  void push(Piece piece);
+  // Of the engine's thread. Joins the piece to the one of that choice which was not taken yet. True
+  // where event() is to be set.
+  [[nodiscard]] bool push(Piece piece);
 
  private:
   LiveRequest(AnswerRequest wanted, std::vector<std::vector<int32_t>> prompts,
@@ -63,12 +65,12 @@ class LiveRequest {
   const std::vector<std::vector<int32_t>> prompts_;
   const std::optional<Pooling> pooling_;
   const bool is_streamed_;
-  FileDescriptor event_;
+  const std::shared_ptr<const Event> event_ = std::make_shared<const Event>();
   std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<Piece> pieces_;
   size_t n_ended_ = 0;
-  bool is_signalled_ = false;
+  bool is_signalled_ = false;  // event() is set, or is about to be
 };
 
 }  // namespace edgellm::serve

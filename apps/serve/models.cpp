@@ -14,6 +14,7 @@ struct Models::Entry {
   std::unique_ptr<ServedModel> model;
   std::unique_ptr<LoadedModel> loaded;
   int uses = 0;
+  int n_waiting = 0;        // clients that wait until it can be used, that which loads it as well
   bool is_leaving = false;  // nobody may begin to use it
   Clock::time_point last_used;
   KeepAlive keep_alive;
@@ -30,6 +31,23 @@ namespace {
   error.retry_after_seconds = 1;
   throw error;
 }
+
+// Nobody reads it but an access log. The status is the one that nginx made a custom.
+[[noreturn]] void throw_gone() {
+  throw ApiError(499, "client_gone", "the client has closed the connection");
+}
+
+// One more in a number, as long as it lives.
+class Counted {
+ public:
+  explicit Counted(int& number) : number_(number) { ++number_; }
+  ~Counted() { --number_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  int& number_;
+};
 
 ModelsOptions shared(ModelsOptions options, size_t n_models) {
   const int n = static_cast<int>(n_models);
@@ -76,7 +94,6 @@ void Models::add(const std::string& path) {
                                         printable(entry->model->name()) + ", " +
                                         printable_path(old->model->file().path()));
     }
-    entry->past.add_counts(status_of(*old).state);
     old->is_replaced = true;
     // In its place, so that the first model stays the first.
     entries_.insert(std::ranges::find(entries_, old, &std::unique_ptr<Entry>::get),
@@ -119,44 +136,71 @@ Models::Entry& Models::entry_of(const ServedModel& model) const {
 
 // ---- Use ------------------------------------------------------------------------------------
 
-std::shared_ptr<LoadedModel> Models::use(ServedModel& model, Clock::time_point until) {
-  return use(model, until, options_.keep_alive);
+std::shared_ptr<LoadedModel> Models::use(ServedModel& model, const Client& client,
+                                         Clock::time_point until) {
+  return use(model, client, until, options_.keep_alive);
 }
 
-std::shared_ptr<LoadedModel> Models::use(ServedModel& model, Clock::time_point until,
-                                         const KeepAlive& keep_alive) {
+std::shared_ptr<LoadedModel> Models::use(ServedModel& model, const Client& client,
+                                         Clock::time_point until, const KeepAlive& keep_alive) {
   std::unique_lock lock(mutex_);
   Entry& entry = entry_of(model);
-  while (!entry.loaded || entry.is_leaving) {
-    if (!is_loading_) {
-      load(lock, entry, until);
-    } else if (changed_.wait_until(lock, until) == std::cv_status::timeout) {
-      throw_busy();
-    }
-  }
+  if (!is_ready(entry)) await_loaded(lock, {entry, client, until});
   ++entry.uses;
   entry.keep_alive = keep_alive;
   return {entry.loaded.get(), [this, &entry](LoadedModel*) { end_use(entry); }};
 }
 
 void Models::end_use(Entry& entry) {
-  {
-    const std::lock_guard guard(mutex_);
-    --entry.uses;
-    entry.last_used = Clock::now();
+  const std::lock_guard guard(mutex_);
+  --entry.uses;
+  entry.last_used = Clock::now();
+  report_change();
+}
+
+// ---- Waiting --------------------------------------------------------------------------------
+
+void Models::await_loaded(std::unique_lock<std::mutex>& lock, const Wanted& wanted) {
+  Entry& entry = wanted.entry;
+  const Counted counted(entry.n_waiting);
+  while (!is_ready(entry)) {
+    if (is_loading_) {
+      await_change(lock, wanted);
+    } else {
+      load(lock, wanted);
+    }
   }
-  changed_.notify_all();
+  // Others may have waited for the same model.
+  if (wanted.client.has_gone()) throw_gone();
+}
+
+void Models::await_change(std::unique_lock<std::mutex>& lock, const Wanted& wanted) {
+  const Event event;
+  waiting_.push_back(&event);
+  lock.unlock();
+  const Client::Wake wake = wanted.client.wait(event.fd(), wanted.until);
+  lock.lock();
+  std::erase(waiting_, &event);
+  if (wake == Client::Wake::kGone) throw_gone();
+  if (wake == Client::Wake::kTimeout && Clock::now() >= wanted.until) throw_busy();
+}
+
+// mutex_ is held.
+void Models::report_change() const {
+  for (const Event* event : waiting_) event->set();
 }
 
 // ---- Loading and unloading ------------------------------------------------------------------
 
 // The lock is not held while the weights are read. Others who want a model that is not loaded wait
 // until it is done.
-void Models::load(std::unique_lock<std::mutex>& lock, Entry& entry, Clock::time_point until) {
+void Models::load(std::unique_lock<std::mutex>& lock, const Wanted& wanted) {
+  Entry& entry = wanted.entry;
   is_loading_ = true;
+  loading_for_ = &wanted;
   try {
-    Session session(entry.model->shared_file(), options_.session, devices_, messages_);
-    make_room(lock, session, until);
+    Session session(entry.model->shared_file(), options_.session, devices_, loading_messages());
+    make_room(lock, session, wanted);
     lock.unlock();
     auto loaded = std::make_unique<LoadedModel>(*entry.model, std::move(session), options_.model);
     lock.lock();
@@ -164,27 +208,58 @@ void Models::load(std::unique_lock<std::mutex>& lock, Entry& entry, Clock::time_
     entry.last_used = Clock::now();
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
-    is_loading_ = false;
-    changed_.notify_all();
+    end_load();
     throw;
   }
+  end_load();
+}
+
+void Models::end_load() {
   is_loading_ = false;
-  changed_.notify_all();
+  loading_for_ = nullptr;
+  report_change();
+}
+
+// As messages_, but a load whose clients have all gone ends with its next report of progress.
+Messages Models::loading_messages() const {
+  return {.note = messages_.note, .with_progress = [this](const auto& work) {
+            messages_.with_progress([&](const Progress& progress) {
+              work([&](std::string_view what, uint64_t done, uint64_t total) {
+                if (progress) progress(what, done, total);
+                check_wanted();
+              });
+            });
+          }};
+}
+
+// Of the thread that loads. A client that waits besides leaves by itself when it has gone.
+void Models::check_wanted() const {
+  const std::lock_guard guard(mutex_);
+  if (loading_for_ == nullptr || loading_for_->entry.n_waiting > 1) return;
+  if (loading_for_->client.has_gone()) throw_gone();
 }
 
 // Unloads models until the session's has room, or is alone.
 void Models::make_room(std::unique_lock<std::mutex>& lock, const Session& session,
-                       Clock::time_point until) {
+                       const Wanted& wanted) {
   while (Entry* const oldest = least_recently_used()) {
     const auto n_loaded =
         std::ranges::count_if(entries_, [](const auto& entry) { return entry->loaded != nullptr; });
     const bool may_be_more = options_.max_loaded == 0 || n_loaded < options_.max_loaded;
     if (may_be_more && has_room_for_sequences(session, options_.model.sequences)) return;
-    oldest->is_leaving = true;
-    const bool is_free = changed_.wait_until(lock, until, [&] { return oldest->uses == 0; });
-    oldest->is_leaving = false;
-    if (!is_free) throw_busy();
+    await_unused(lock, *oldest, wanted);
     unload(lock, *oldest);
+  }
+}
+
+// Nobody begins to use it meanwhile.
+void Models::await_unused(std::unique_lock<std::mutex>& lock, Entry& entry, const Wanted& wanted) {
+  entry.is_leaving = true;
+  try {
+    while (entry.uses > 0) await_change(lock, wanted);
+  } catch (...) {
+    entry.is_leaving = false;
+    throw;
   }
 }
 
@@ -220,6 +295,8 @@ void Models::expire(const ServedModel& model) {
   entry_of(model).keep_alive = std::chrono::milliseconds(0);
 }
 
+bool Models::is_ready(const Entry& entry) { return entry.loaded && !entry.is_leaving; }
+
 bool Models::is_expired(const Entry& entry) {
   if (!entry.loaded || entry.uses > 0) return false;
   if (entry.is_replaced) return true;
@@ -237,8 +314,7 @@ void Models::unload_expired() {
     if (expired == entries_.end()) break;
     unload(lock, **expired);
   }
-  is_loading_ = false;
-  changed_.notify_all();
+  end_load();
 }
 
 // ---- What is there --------------------------------------------------------------------------
@@ -263,18 +339,31 @@ Models::Status Models::status_of(const Entry& entry) const {
   return status;
 }
 
+// With what older ones of the same name have counted, whose answers may not have ended yet.
+Models::Status Models::whole_status_of(const Entry& entry) const {
+  Status status = status_of(entry);
+  for (const auto& other : entries_) {
+    if (!other->is_replaced || other.get() == &entry) continue;
+    if (other->model->name() == entry.model->name()) {
+      status.state.add_counts(status_of(*other).state);
+    }
+  }
+  return status;
+}
+
 std::vector<Models::Status> Models::status() const {
   const std::lock_guard guard(mutex_);
   std::vector<Status> all;
   for (const auto& entry : entries_) {
-    if (!entry->is_replaced) all.push_back(status_of(*entry));
+    if (!entry->is_replaced) all.push_back(whole_status_of(*entry));
   }
   return all;
 }
 
 Models::Status Models::status(const ServedModel& model) const {
   const std::lock_guard guard(mutex_);
-  return status_of(entry_of(model));
+  const Entry& entry = entry_of(model);
+  return entry.is_replaced ? status_of(entry) : whole_status_of(entry);
 }
 
 int Models::live() const {

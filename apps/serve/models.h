@@ -3,13 +3,13 @@
 // for a while.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/serve/event.h"
 #include "apps/serve/http_server.h"
 #include "apps/serve/keep_alive.h"
 #include "apps/serve/metrics.h"
@@ -46,10 +46,12 @@ class Models {
 
   // Loads the model where it is not, and keeps it loaded as long as the result lives. `keep_alive`
   // holds from then on. Throws Error where it cannot be loaded, and ApiError where that takes
-  // longer than `until`, because other models are in use.
-  std::shared_ptr<LoadedModel> use(ServedModel& model, Clock::time_point until);
-  std::shared_ptr<LoadedModel> use(ServedModel& model, Clock::time_point until,
-                                   const KeepAlive& keep_alive);
+  // longer than `until`, because other models are in use, or the client goes away. What is loaded
+  // for clients that have all gone is given up.
+  std::shared_ptr<LoadedModel> use(ServedModel& model, const Client& client,
+                                   Clock::time_point until);
+  std::shared_ptr<LoadedModel> use(ServedModel& model, const Client& client,
+                                   Clock::time_point until, const KeepAlive& keep_alive);
 
   // The model is to be unloaded as soon as nobody uses it.
   void expire(const ServedModel& model);
@@ -65,7 +67,7 @@ class Models {
     std::string device;
     int sequences = 0;
     std::optional<Clock::time_point> expires_at;  // of a loaded one; empty: it does not
-    EngineState state;                            // counts include earlier loads
+    EngineState state;  // counts include earlier loads, and files that this one has replaced
   };
   std::vector<Status> status() const;  // in the order of all()
   Status status(const ServedModel& model) const;
@@ -82,15 +84,29 @@ class Models {
 
  private:
   struct Entry;
+  // Who wants a model that is not there yet.
+  struct Wanted {
+    Entry& entry;
+    const Client& client;
+    Clock::time_point until;
+  };
 
   std::unique_ptr<Entry> make_entry(const ModelChoice& choice) const;
   Entry* find_entry(const std::string& name) const;
   Entry& entry_of(const ServedModel& model) const;
   Status status_of(const Entry& entry) const;
-  void load(std::unique_lock<std::mutex>& lock, Entry& entry, Clock::time_point until);
-  void make_room(std::unique_lock<std::mutex>& lock, const Session& session,
-                 Clock::time_point until);
+  Status whole_status_of(const Entry& entry) const;
+  void await_loaded(std::unique_lock<std::mutex>& lock, const Wanted& wanted);
+  void load(std::unique_lock<std::mutex>& lock, const Wanted& wanted);
+  void end_load();
+  Messages loading_messages() const;
+  void check_wanted() const;
+  void make_room(std::unique_lock<std::mutex>& lock, const Session& session, const Wanted& wanted);
+  void await_unused(std::unique_lock<std::mutex>& lock, Entry& entry, const Wanted& wanted);
+  void await_change(std::unique_lock<std::mutex>& lock, const Wanted& wanted);
+  void report_change() const;
   Entry* least_recently_used() const;
+  static bool is_ready(const Entry& entry);
   static bool is_expired(const Entry& entry);
   void unload(std::unique_lock<std::mutex>& lock, Entry& entry);
   void end_use(Entry& entry);
@@ -99,10 +115,11 @@ class Models {
   const Messages messages_;
   const std::vector<Device> devices_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
   // Guarded by mutex_, like what entries hold but their models.
   std::vector<std::unique_ptr<Entry>> entries_;
-  bool is_loading_ = false;  // somebody loads or unloads
+  bool is_loading_ = false;              // somebody loads or unloads
+  const Wanted* loading_for_ = nullptr;  // where a model is loaded
+  std::vector<const Event*> waiting_;    // set when one of the above or a number of uses changes
 };
 
 }  // namespace edgellm::serve

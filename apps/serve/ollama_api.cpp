@@ -193,7 +193,7 @@ HttpResponse ollama_answer(ServedModel& model, Models& models, const Json& conve
   AnswerRequest wanted = read_request_body(
       fields_of(converted), {.is_chat = form.is_chat, .is_served = true}, model.ollama_defaults());
   const bool is_streamed = wanted.stream;
-  std::shared_ptr<LoadedModel> loaded = models.use(model, until, form.keep_alive);
+  std::shared_ptr<LoadedModel> loaded = models.use(model, client, until, form.keep_alive);
   times.load_ns = now_ns() - times.began;
   const auto run = std::make_shared<AnswerRun>(model, std::move(loaded), std::move(wanted),
                                                is_streamed, client, until);
@@ -209,12 +209,12 @@ HttpResponse ollama_answer(ServedModel& model, Models& models, const Json& conve
 // Ollama's clients send a request without a prompt to load a model, and one with a keep_alive of 0
 // to unload it.
 HttpResponse loaded(ServedModel& model, Models& models, const OllamaForm& form,
-                    Clock::time_point until) {
+                    const Client& client, Clock::time_point until) {
   const bool unloads = form.keep_alive && form.keep_alive->count() == 0;
   if (unloads) {
     models.expire(model);
   } else {
-    models.use(model, until, form.keep_alive);
+    models.use(model, client, until, form.keep_alive);
   }
   OrderedJson json = {{"model", model.name()}, {"created_at", now_text()}};
   if (form.is_chat_path) {
@@ -257,7 +257,8 @@ HttpResponse Api::ollama_generate(const HttpRequest& request) {
   require_empty(body, {"suffix", "images", "format", "template", "context", "think"});
   const KeepAlive keep_alive = read_keep_alive(body, models_.keep_alive());
   const std::string prompt = body.has("prompt") ? body.text("prompt") : "";
-  if (prompt.empty()) return loaded(model, models_, {.keep_alive = keep_alive}, deadline());
+  if (prompt.empty())
+    return loaded(model, models_, {.keep_alive = keep_alive}, *request.client, deadline());
   const bool is_raw = body.has("raw") && body.boolean("raw");
   const bool is_chat = !is_raw && model.has_chat_template();
   const std::string system = body.has("system") ? body.text("system") : "";
@@ -287,7 +288,7 @@ HttpResponse Api::ollama_chat(const HttpRequest& request) {
                            .is_chat_path = true,
                            .keep_alive = read_keep_alive(body, models_.keep_alive())};
   if (!body.has("messages") || body.array("messages").empty()) {
-    return loaded(model, models_, form, deadline());
+    return loaded(model, models_, form, *request.client, deadline());
   }
   Json converted = common_body(body, model, /*is_chat=*/true);
   converted["messages"] = Json::array();

@@ -237,8 +237,9 @@ HttpResponse Api::openai_answer(const HttpRequest& request, bool is_chat) {
                         is_chat ? model.chat_defaults() : model.completion_defaults());
   const bool is_streamed = wanted.stream;
   const Clock::time_point until = deadline();
-  const auto run = std::make_shared<AnswerRun>(model, models_.use(model, until), std::move(wanted),
-                                               is_streamed, *request.client, until);
+  const auto run =
+      std::make_shared<AnswerRun>(model, models_.use(model, *request.client, until),
+                                  std::move(wanted), is_streamed, *request.client, until);
   const std::string id = fresh_id();
   if (!is_streamed) {
     const RequestAnswer answer = collect(*run, model);

@@ -81,13 +81,11 @@ HttpResponse Api::ollama_pull(const HttpRequest& request) {
                        wanted.model);
   }
   const auto pull = [this, wanted](const StreamedPull::Line& line, const Client* client) {
-    const PulledModel model =
-        StreamedPull(wanted, line, [this, client] {
-          if (is_draining_) throw ApiError(503, "shutting_down", "the server ends");
-          if (client != nullptr && client->wait(-1, Clock::now()) == Client::Wake::kGone) {
-            throw ClientGone();
-          }
-        }).run();
+    const PulledModel model = StreamedPull(wanted, line, [this, client] {
+                                if (is_draining_)
+                                  throw ApiError(503, "shutting_down", "the server ends");
+                                if (client != nullptr && client->has_gone()) throw ClientGone();
+                              }).run();
     models_.add(model.path);
     line({{"status", "success"}});
   };

@@ -161,7 +161,7 @@ int run(const ServeFlags& flags) {
   const int port = server.bind(flags.host, flags.port);
   Models models(model_choices(flags), options);
   // What is wrong with the first model is known at once, and its first answer comes soon.
-  if (!flags.models.empty()) models.use(models.first(), Clock::time_point::max());
+  if (!flags.models.empty()) models.use(models.first(), NoClient(), Clock::time_point::max());
   Api api(models, {.keys = keys,
                    .origins = flags.origins,
                    .timeout = std::chrono::seconds(flags.timeout_s),

@@ -10,6 +10,7 @@ namespace {
 constexpr int kCodeThreads = 256;
 constexpr int kCodeWarps = kCodeThreads / 32;
 constexpr int kCodeRows = 16;  // of a block: the positions of a 16-byte word of values
+constexpr int kWarpCodeRows = kCodeRows / kCodeWarps;
 static_assert(kCodeRows == kRowsCodedTogether);
 
 // Rows first .. first + rows - 1 of one head: a query head, or the keys or the values of a kv head.
@@ -18,21 +19,25 @@ struct CodeItem {
   int head;
 };
 
+// A warp's rows of the item, all of them before it works on one: the warp waits for memory once.
 template <int kSlabs>
-__device__ __forceinline__ void load_row(WarpRow<kSlabs>& row, const float* rows, int row_index,
-                                         int heads, int head, int head_dim) {
-  row.load(rows + (static_cast<size_t>(row_index) * static_cast<size_t>(heads) +
-                   static_cast<size_t>(head)) *
-                      static_cast<size_t>(head_dim),
-           head_dim);
+__device__ __forceinline__ void load_rows(WarpRow<kSlabs> (&rows)[kWarpCodeRows], const float* from,
+                                          const CodeItem& item, int heads, int head_dim) {
+#pragma unroll
+  for (int i = 0; i < kWarpCodeRows; ++i) {
+    const int r = min(static_cast<int>(threadIdx.x) / 32 + i * kCodeWarps, item.rows - 1);
+    rows[i].load(from + (static_cast<size_t>(item.first + r) * static_cast<size_t>(heads) +
+                         static_cast<size_t>(item.head)) *
+                            static_cast<size_t>(head_dim),
+                 head_dim);
+  }
 }
 
 template <int kSlabs>
 __device__ __forceinline__ void code_query(const AttentionArgs& args, const CodedQueries& out,
-                                           float scale, int row_index, int head, int slabs) {
+                                           float scale, WarpRow<kSlabs>& row, int row_index,
+                                           int head, int slabs) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  WarpRow<kSlabs> row;
-  load_row(row, args.q, row_index, args.heads, head, args.kv.head_dim);
   const CodedRow<kSlabs> coded(row, RowKind::kQuery, args.kv.head_dim, args.kv.type);
   const size_t query =
       static_cast<size_t>(row_index) * static_cast<size_t>(args.heads) + static_cast<size_t>(head);
@@ -48,12 +53,10 @@ __device__ __forceinline__ void code_query(const AttentionArgs& args, const Code
 }
 
 template <int kSlabs, int kDigits>
-__device__ __forceinline__ void append_key(const AttentionArgs& args, int row_index, int kv_head,
-                                           int slabs) {
+__device__ __forceinline__ void append_key(const AttentionArgs& args, WarpRow<kSlabs>& row,
+                                           int row_index, int kv_head, int slabs) {
   const KvCache& kv = args.kv;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  WarpRow<kSlabs> row;
-  load_row(row, args.k, row_index, kv.kv_heads, kv_head, kv.head_dim);
   const CodedRow<kSlabs> coded(row, RowKind::kKey, kv.head_dim, kv.type);
   const int position = args.places.position[row_index];
   const size_t number = kv.tile_number(args.places.sequence[row_index], position, kv_head);
@@ -83,10 +86,14 @@ __device__ __forceinline__ void append_values(const AttentionArgs& args, const C
                                               int slabs, ValueCodes<kSlabs>& codes) {
   const KvCache& kv = args.kv;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (int r = static_cast<int>(threadIdx.x) / 32; r < item.rows; r += kCodeWarps) {
+  WarpRow<kSlabs> rows[kWarpCodeRows];
+  load_rows(rows, args.v, item, kv.kv_heads, kv.head_dim);
+#pragma unroll
+  for (int i = 0; i < kWarpCodeRows; ++i) {
+    const int r = static_cast<int>(threadIdx.x) / 32 + i * kCodeWarps;
+    if (r >= item.rows) break;
     const int row_index = item.first + r;
-    WarpRow<kSlabs> row;
-    load_row(row, args.v, row_index, kv.kv_heads, item.head, kv.head_dim);
+    WarpRow<kSlabs>& row = rows[i];
     const CodedRow<kSlabs> coded(row, RowKind::kValue, kv.head_dim, kv.type);
 #pragma unroll
     for (int j = 0; j < kSlabs; ++j) {
@@ -156,12 +163,19 @@ __device__ __forceinline__ void code_rows(const AttentionArgs& args, const Coded
     append_values<kSlabs, kDigits>(args, {first, rows, kind - args.heads - kv_heads}, slabs, codes);
     return;
   }
-#pragma unroll 1
-  for (int r = warp; r < rows; r += kCodeWarps) {
-    if (kind < args.heads) {
-      code_query<kSlabs>(args, out, scale, first + r, kind, slabs);
+  const bool is_query = kind < args.heads;
+  const CodeItem item{first, rows, is_query ? kind : kind - args.heads};
+  WarpRow<kSlabs> loaded[kWarpCodeRows];
+  load_rows(loaded, is_query ? args.q : args.k, item, is_query ? args.heads : kv_heads,
+            args.kv.head_dim);
+#pragma unroll
+  for (int i = 0; i < kWarpCodeRows; ++i) {
+    const int r = warp + i * kCodeWarps;
+    if (r >= rows) break;
+    if (is_query) {
+      code_query<kSlabs>(args, out, scale, loaded[i], first + r, item.head, slabs);
     } else {
-      append_key<kSlabs, kDigits>(args, first + r, kind - args.heads, slabs);
+      append_key<kSlabs, kDigits>(args, loaded[i], first + r, item.head, slabs);
     }
   }
 }

@@ -22,11 +22,7 @@
 namespace edgellm::cuda {
 namespace {
 
-constexpr int kDecodeThreads = 256;
-constexpr int kDecodeWarps = kDecodeThreads / 32;
-static_assert(kDecodeThreads == kDecodeBlockThreads);
 constexpr int kTiles = kIntegerChunk / kAttentionChunk;  // of a chunk
-constexpr int kWeightPitch = kIntegerChunk + 16;         // bytes: rows in other banks
 
 __device__ __forceinline__ int32_t load_acquire(const int32_t* from) {
   int32_t value;
@@ -51,37 +47,58 @@ struct ChunkStates {
 };
 
 // kColumns: columns of a product in eights, each two digits of four heads. kRound: chunks that a
-// block works on at once.
-template <int kSlabs_, int kDigits_, int kColumns_, int kRound_>
+// block works on at once. kWarps: of a block, kDecodeWarps or kFewDecodeWarps.
+template <int kSlabs_, int kDigits_, int kColumns_, int kRound_, int kWarps_>
 struct Decode {
   static constexpr int kSlabs = kSlabs_;
   static constexpr int kDigits = kDigits_;
   static constexpr int kColumns = kColumns_;
   static constexpr int kRound = kRound_;
+  static constexpr int kWarps = kWarps_;
+  static constexpr int kThreads = 32 * kWarps;
+  // Small blocks are many on an SM, so each has to do with little shared memory.
+  static constexpr bool kIsSmall = kWarps == kFewDecodeWarps;
+  static_assert(!kIsSmall || (kRound_ == 1 && kColumns_ == 1));
   static constexpr int kDims = 32 * kSlabs;
   // Heads of up to 128 dimensions have an instance for each number of slabs.
   static constexpr bool kExact = kSlabs <= 4;
-  using Stream = ChunkStream<kDigits, 2 * kRound, kExact ? kDims : 0>;
+  static constexpr int kUnits = kIsSmall ? kRound : 2 * kRound;  // of chunks, at once
+  using Stream = ChunkStream<kDigits, kUnits, kExact ? kDims : 0>;
   static constexpr int kHeads = 4 * kColumns;
-  static_assert(kRound * kHeads <= kDecodeWarps, "a warp weighs the chunk of one head");
+  static_assert(kRound * kHeads <= kWarps, "a warp weighs the chunk of one head");
+  // Tiles of 16 positions of a chunk that a warp scores.
+  static constexpr int kScoreTiles = kIntegerChunk / 16 / kWarps;
   static constexpr int kQueryPitch = kDims + 16;          // bytes: rows in other banks
   static constexpr int kScoreFloats = kIntegerChunk + 4;  // of a chunk
-  static constexpr int kRowFloats = kDims > kRound* kScoreFloats ? kDims : kRound* kScoreFloats;
+  static constexpr int kRowFloats =
+      kDims + 4 > kRound* kScoreFloats ? kDims + 4 : kRound* kScoreFloats;
   // Tiles of 16 dimensions that a warp has.
-  static constexpr int kDimTiles = (2 * kSlabs + kDecodeWarps - 1) / kDecodeWarps;
+  static constexpr int kDimTiles = (2 * kSlabs + kWarps - 1) / kWarps;
 
   // Behind the slots of the stream.
   struct Shared {
-    alignas(16) typename Stream::Units units[2 * kRound];
+    alignas(16) typename Stream::Units units[kUnits];
     alignas(16) uint8_t q[2 * kHeads][kQueryPitch];  // column 2 h + digit
-    alignas(16) uint8_t p[kRound][2 * kHeads][kWeightPitch];
-    float rows[kHeads][kRowFloats];  // scores of a round; in the end the merged sums
-    float factor[kHeads];            // of the scores
-    float2 state[kRound][kHeads];    // of chunks: maximum, sum of the weights
-    float sum[kHeads];               // of all weights
+    // Scores of a round, then digits of their weights; in the end the merged sums.
+    alignas(16) float rows[kHeads][kRowFloats];
+    float factor[kHeads];          // of the scores
+    float2 state[kRound][kHeads];  // of chunks: maximum, sum of the weights
+    float sum[kHeads];             // of all weights
     int ticket;
     alignas(8) uint64_t arrived[TileBarriers::kMost];
+
+    // The digits of the weights of chunk u, column 2 h + digit: they take the place of the scores.
+    __device__ __forceinline__ uint8_t* weights(int u, int column) {
+      return reinterpret_cast<uint8_t*>(&rows[column / 2][u * kScoreFloats]) +
+             column % 2 * kSecondDigits;
+    }
+    __device__ __forceinline__ const uint8_t* weights(int u, int column) const {
+      return const_cast<Shared*>(this)->weights(u, column);
+    }
   };
+  // Bytes from a weight's upper digit to its lower one: all columns start in different banks.
+  static constexpr int kSecondDigits = kRound == 1 ? 320 : 272;
+  static_assert(kSecondDigits + kIntegerChunk <= 4 * kScoreFloats);
 };
 
 // The next kernel starts late in contexts of at most kLateStartChunks chunks (docs/ladder.md).
@@ -94,9 +111,9 @@ struct DecodeItem {
   int workers, begin, end;
 };
 
-// The scores of the chunks from c on, those of a round, into shared.rows: warp w has 16 positions
-// of each. A chunk or tile that does not exist is whatever lies there: none of its positions is
-// reached.
+// The scores of the chunks from c on, those of a round, into shared.rows: warp w has the tiles w,
+// w + kWarps, ... of 16 positions of each. A chunk or tile that does not exist is whatever lies
+// there: none of its positions is reached.
 template <class D>
 __device__ __forceinline__ void score_round(const typename D::Stream& stream,
                                             const DecodeItem& item, typename D::Shared& shared,
@@ -105,21 +122,27 @@ __device__ __forceinline__ void score_round(const typename D::Stream& stream,
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
   const int t = lane % 4;
-  const int tile = warp / 4;
-  const int first_row = warp % 4 * 16;
+  // Of a chunk of the round and one of its tiles of positions.
+  constexpr int kParts = D::kRound * D::kScoreTiles;
+  const auto chunk_of = [](int part) { return part / D::kScoreTiles; };
+  const auto tile_of = [&](int part) {
+    return (warp + D::kWarps * (part % D::kScoreTiles)) / (kAttentionChunk / 16);
+  };
+  const int first_row = warp % (kAttentionChunk / 16) * 16;
   // Upper and lower digits of the keys, each with both digits of the queries.
-  int sums[D::kRound][D::kDigits][D::kColumns][4] = {};
+  int sums[kParts][D::kDigits][D::kColumns][4] = {};
   const int row = (first_row + lane % 16) * slab_row_bytes(D::kDigits) + lane / 16 * 16;
 #pragma unroll
   for (int s = 0; s < D::kSlabs; ++s) {
     if (!D::kExact && s >= slabs) break;
-    uint32_t a[D::kRound][D::kDigits][4];
+    uint32_t a[kParts][D::kDigits][4];
 #pragma unroll
-    for (int u = 0; u < D::kRound; ++u) {
+    for (int part = 0; part < kParts; ++part) {
 #pragma unroll
       for (int digit = 0; digit < D::kDigits; ++digit) {
-        load_matrices(a[u][digit], stream.tile(u, tile) + s * key_slab_bytes(D::kDigits) +
-                                       swizzled(row + digit * kSlabDims, D::kDigits));
+        load_matrices(a[part][digit], stream.tile(chunk_of(part), tile_of(part)) +
+                                          s * key_slab_bytes(D::kDigits) +
+                                          swizzled(row + digit * kSlabDims, D::kDigits));
       }
     }
 #pragma unroll
@@ -128,17 +151,19 @@ __device__ __forceinline__ void score_round(const typename D::Stream& stream,
       const uint32_t b0 = *reinterpret_cast<const uint32_t*>(q);
       const uint32_t b1 = *reinterpret_cast<const uint32_t*>(q + 16);
 #pragma unroll
-      for (int u = 0; u < D::kRound; ++u) {
+      for (int part = 0; part < kParts; ++part) {
 #pragma unroll
         for (int digit = 0; digit < D::kDigits; ++digit) {
-          multiply_tile<int8_t, int8_t>(sums[u][digit][n], a[u][digit], b0, b1);
+          multiply_tile<int8_t, int8_t>(sums[part][digit][n], a[part][digit], b0, b1);
         }
       }
     }
   }
   // Columns 2 t and 2 t + 1: the digits of head t.
 #pragma unroll
-  for (int u = 0; u < D::kRound; ++u) {
+  for (int part = 0; part < kParts; ++part) {
+    const int u = chunk_of(part);
+    const int tile = tile_of(part);
     const float(&units)[3][kAttentionChunk] = stream.units_of(c + u)[tile];
     const int first = (item.begin + c + u) * kIntegerChunk + tile * kAttentionChunk;
 #pragma unroll
@@ -148,8 +173,8 @@ __device__ __forceinline__ void score_round(const typename D::Stream& stream,
 #pragma unroll
       for (int n = 0; n < D::kColumns; ++n) {
         const int head = 4 * n + t;
-        int sum = 256 * sums[u][0][n][2 * i] + sums[u][0][n][2 * i + 1];
-        if (D::kDigits == 2) sum += sums[u][D::kDigits - 1][n][2 * i];
+        int sum = 256 * sums[part][0][n][2 * i] + sums[part][0][n][2 * i + 1];
+        if (D::kDigits == 2) sum += sums[part][D::kDigits - 1][n][2 * i];
         shared.rows[head][u * D::kScoreFloats + tile * kAttentionChunk + in_tile] =
             first + in_tile <= item.position ? integer_score(sum, of, shared.factor[head])
                                              : -INFINITY;
@@ -158,8 +183,8 @@ __device__ __forceinline__ void score_round(const typename D::Stream& stream,
   }
 }
 
-// The weights of chunk u of a round for one head, by a warp: codes into shared.p; returns their
-// maximum and sum. `count`: positions up to the row's own.
+// The weights of chunk u of a round for one head, by a warp: codes into shared.weights(); returns
+// their maximum and sum. `count`: positions up to the row's own.
 template <class D>
 __device__ __forceinline__ float2 weigh_chunk(const typename D::Stream::Units& units,
                                               typename D::Shared& shared, int u, int head,
@@ -177,6 +202,7 @@ __device__ __forceinline__ float2 weigh_chunk(const typename D::Stream::Units& u
     per_unit[i] = j < count ? units[i * 32 / kAttentionChunk][2][j % kAttentionChunk] : 0.0f;
   }
   max = ceilf(max_warp(max));
+  __syncwarp();  // the codes go where the scores were
   // Partial sum j mod 16 takes positions in rising order, which lie with lanes j and j + 16 in
   // turn.
   float sum = 0.0f;
@@ -185,8 +211,8 @@ __device__ __forceinline__ float2 weigh_chunk(const typename D::Stream::Units& u
     const int j = lane + 32 * i;
     const float weight = integer_weight(score[i], max);
     const uint32_t code = weight_code(weight);
-    shared.p[u][2 * head][j] = static_cast<uint8_t>(code >> 8);
-    shared.p[u][2 * head + 1][j] = static_cast<uint8_t>(code);
+    shared.weights(u, 2 * head)[j] = static_cast<uint8_t>(code >> 8);
+    shared.weights(u, 2 * head + 1)[j] = static_cast<uint8_t>(code);
     const float other = __shfl_xor_sync(kAllLanes, weight, 16);
     const float other_unit = __shfl_xor_sync(kAllLanes, per_unit[i], 16);
     const bool is_first = lane < 16;
@@ -215,7 +241,7 @@ struct ValueSums {
     const int slab_bytes = 32 * slabs * slab_row_bytes(D::kDigits);
 #pragma unroll
     for (int i = 0; i < D::kDimTiles; ++i) {
-      const int tile_of_dims = warp + kDecodeWarps * i;
+      const int tile_of_dims = warp + D::kWarps * i;
       if (tile_of_dims >= 2 * slabs) break;  // of the warp
       const int row = (16 * tile_of_dims + lane % 16) * slab_row_bytes(D::kDigits) + lane / 16 * 16;
 #pragma unroll
@@ -236,7 +262,8 @@ struct ValueSums {
           for (int s = 0; s < 2; ++s) {
 #pragma unroll
             for (int n = 0; n < D::kColumns; ++n) {
-              const uint8_t* p = shared.p[u][8 * n + g] + tile * kAttentionChunk + 32 * s + 4 * t;
+              const uint8_t* p =
+                  shared.weights(u, 8 * n + g) + tile * kAttentionChunk + 32 * s + 4 * t;
               const uint32_t b0 = *reinterpret_cast<const uint32_t*>(p);
               const uint32_t b1 = *reinterpret_cast<const uint32_t*>(p + 16);
 #pragma unroll
@@ -360,8 +387,8 @@ __device__ __forceinline__ void code_rows(const AttentionArgs& args, const Decod
   const KvCache& kv = args.kv;
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x) / 32; i < item.heads + 2; i += kDecodeWarps) {
-    if (i >= kDecodeWarps) next = RowToCode(args, item, i);
+  for (int i = static_cast<int>(threadIdx.x) / 32; i < item.heads + 2; i += D::kWarps) {
+    if (i >= D::kWarps) next = RowToCode(args, item, i);
     const bool is_query = next.kind == RowKind::kQuery;
     if (!is_query && !appends) continue;
     WarpRow<D::kSlabs> row;
@@ -422,7 +449,7 @@ __device__ void merge_head(const AttentionArgs& args, const DecodeItem& item,
     const int count = min(batch, item.chunks - first);
     const int words = states.size / 4;
     __syncthreads();
-    for (int w = t; w < count * words; w += kDecodeThreads) {
+    for (int w = t; w < count * words; w += D::kThreads) {
       copy_async(memory + 4 * w, from + 4 * (first * words + w));
     }
     wait_for_copies();
@@ -529,7 +556,7 @@ struct MergedHeads {
     for (int n = 0; n < D::kColumns; ++n) {
 #pragma unroll
       for (int i = 0; i < D::kDimTiles; ++i) {
-        const int d = 16 * (warp + kDecodeWarps * i) + g;
+        const int d = 16 * (warp + D::kWarps * i) + g;
         if (d >= 32 * slabs) break;
         shared.rows[4 * n + t][d] = o[i][n][0];
         shared.rows[4 * n + t][d + 8] = o[i][n][1];
@@ -583,12 +610,13 @@ __device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
     for (int u = 0; u < D::kRound; ++u) stream.wait(c + u, 0);
     score_round<D>(stream, item, shared, c, slabs);
     __syncthreads();
-    if (stream.n_slots == 2) {
-      stream.fill(c, 1);
-    } else if (next < n_chunks) {
+    const auto fill_next_keys = [&] {
+      if (stream.n_slots == 2 || next >= n_chunks) return;
 #pragma unroll 1
       for (int u = 0; u < D::kRound; ++u) stream.fill(next + u, 0);
-    }
+    };
+    if (stream.n_slots == 2) stream.fill(c, 1);
+    if (!D::kIsSmall) fill_next_keys();
     {
       const int u = warp / D::kHeads;
       const int head = warp % D::kHeads;
@@ -608,6 +636,7 @@ __device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
       }
     }
     __syncthreads();
+    if (D::kIsSmall) fill_next_keys();  // their units take the place of these
 #pragma unroll
     for (int u = 0; u < D::kRound; ++u) stream.wait(c + u, 1);
     const ValueSums<D> sums(stream, shared, slabs);
@@ -625,7 +654,7 @@ __device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
         float* to = states + static_cast<size_t>(head) * head_states + (c + u) * state_size;
 #pragma unroll
         for (int i = 0; i < D::kDimTiles; ++i) {
-          const int d = 16 * (warp + kDecodeWarps * i) + g;
+          const int d = 16 * (warp + D::kWarps * i) + g;
           if (d < head_dim) to[d] = sums.of[u][i][n][0];
           if (d + 8 < head_dim) to[d + 8] = sums.of[u][i][n][1];
         }
@@ -687,6 +716,7 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
                    shared);
   const bool alone = item.workers == 1;
   if (alone) {
+    __syncthreads();  // the sums go where the weights were
     merged.share(slabs, shared);
     __syncthreads();
     if (warp < item.heads) write_result<D>(args, item, shared, warp, warp);
@@ -709,7 +739,7 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
 
 // The grid: x the worker, y the kv head and the tile of its query heads, z the row.
 template <class D>
-__global__ void __launch_bounds__(kDecodeThreads, D::kDims <= 128 ? 3 : 1)
+__global__ void __launch_bounds__(D::kThreads, decode_blocks_per_sm(D::kSlabs, D::kWarps))
     decode_kernel(AttentionArgs args, ChunkStates states, float scale, int slots) {
   extern __shared__ uint4 shared_memory[];
   decode<D>(args, states, scale, slots, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
@@ -718,15 +748,16 @@ __global__ void __launch_bounds__(kDecodeThreads, D::kDims <= 128 ? 3 : 1)
 }
 
 // Launches if `plan` names this instance.
-template <int kSlabs, int kDigits, int kColumns, int kRound>
+template <int kSlabs, int kDigits, int kColumns, int kRound, int kWarps = kDecodeWarps>
 bool launch_if(const DecodePlan& plan, const AttentionArgs& args, const ChunkStates& states,
                cudaStream_t stream) {
-  using D = Decode<kSlabs, kDigits, kColumns, kRound>;
+  using D = Decode<kSlabs, kDigits, kColumns, kRound, kWarps>;
   if (plan.slabs != kSlabs || digit_count(args.kv.type) != kDigits || plan.columns != kColumns ||
-      plan.round != kRound) {
+      plan.round != kRound || plan.launch.threads != D::kThreads) {
     return false;
   }
-  static_assert(sizeof(typename D::Shared) <= decode_extra_bytes(D::kDims, kColumns, kRound));
+  static_assert(sizeof(typename D::Shared) <=
+                decode_extra_bytes(D::kDims, kColumns, kRound, kWarps));
   launch(decode_kernel<D>, plan.launch, stream, args, states, head_scale(args.kv.head_dim),
          plan.slots);
   return true;
@@ -734,6 +765,12 @@ bool launch_if(const DecodePlan& plan, const AttentionArgs& args, const ChunkSta
 template <int kSlabs>
 bool launch_if_slabs(const DecodePlan& plan, const AttentionArgs& args, const ChunkStates& states,
                      cudaStream_t stream) {
+  if constexpr (kSlabs <= kFewDecodeSlabs) {
+    if (launch_if<kSlabs, 1, 1, 1, kFewDecodeWarps>(plan, args, states, stream) ||
+        launch_if<kSlabs, 2, 1, 1, kFewDecodeWarps>(plan, args, states, stream)) {
+      return true;
+    }
+  }
   return launch_if<kSlabs, 1, 1, 1>(plan, args, states, stream) ||
          launch_if<kSlabs, 1, 1, 2>(plan, args, states, stream) ||
          launch_if<kSlabs, 1, 2, 1>(plan, args, states, stream) ||

@@ -12,6 +12,10 @@ void launch_norm(const LogitsPlan& plan, const HeadArgs& args, cudaStream_t stre
 void launch_logits(const LogitsPlan& plan, const HeadArgs& args, const Workspace& workspace,
                    cudaStream_t stream);
 
+// head_logits_tile.cu: logits and arg-max, by a plan with `whole_rows`.
+void launch_logit_tiles(const LogitsPlan& plan, const HeadArgs& args, const Workspace& workspace,
+                        cudaStream_t stream);
+
 // head_certified.cu: the final norm and its steps or digits; then, by launch_bounds(), all upper
 // bounds into head.logits and the largest lower one of each row into `Workspace::lower`; then the
 // logits that can be the largest, and the arg-max.

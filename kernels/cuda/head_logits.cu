@@ -471,6 +471,7 @@ void launch_norm(const LogitsPlan& plan, const HeadArgs& args, cudaStream_t stre
 
 void launch_logits(const LogitsPlan& plan, const HeadArgs& args, const Workspace& workspace,
                    cudaStream_t stream) {
+  if (plan.whole_rows) return launch_logit_tiles(plan, args, workspace, stream);
   switch (args.w.type) {
     case DenseType::kF32:
       return launch_logits_of<DenseType::kF32>(plan, args, workspace, stream);

@@ -116,7 +116,8 @@ class PullTest(unittest.TestCase):
 
     @contextlib.contextmanager
     def server(self, *arguments):
-        """`edgellm serve`; gives what posts a body and returns the status and the answer's lines."""
+        """`edgellm serve`; gives what posts a body and returns the status and the answer's lines. Its `get` returns the
+        text of a path."""
         process = subprocess.Popen([PROGRAM, "serve", *arguments, "--port", "0", "--device", "cpu"],
                                    env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         url = process.stdout.readline().strip()
@@ -129,6 +130,11 @@ class PullTest(unittest.TestCase):
             except urllib.error.HTTPError as error:
                 with error:
                     return error.code, [json.loads(error.read())]
+
+        def get(path):
+            with urllib.request.urlopen(url + path, timeout=60) as answer:
+                return answer.read().decode()
+        post.get = get
         try:
             yield post
             process.send_signal(signal.SIGTERM)
@@ -200,6 +206,25 @@ class PullTest(unittest.TestCase):
             self.assertEqual(post("/api/pull", model="llama3")[0], 400)
             self.assertEqual(post("/api/pull", model="hf:../tiny")[0], 400)
             self.assertEqual(post("/v1/completions", **ask)[0], 200)
+
+    def test_a_pulled_update_of_a_servers_first_model_stays_the_first(self):
+        other = self.place / "other.tmac2"
+        self.assertEqual(self.run_program("convert", str(FIXTURE), "-o", str(other)).returncode, 0)
+        self.check_pulled(self.pull())
+        ask = {"prompt": [1, 2, 3, 5], "max_tokens": 8, "temperature": 0}
+        with self.server("org/tiny", str(other), "--allow-pull") as post:
+            before = post("/v1/completions", **ask)[1][0]
+            self.hub.commit = "f" * 40
+            self.assertEqual(post("/api/pull", model="hf:org/tiny")[1][-1], {"status": "success"})
+            after = post("/v1/completions", **ask)[1][0]
+            self.assertEqual((before["model"], after["model"]), ("tiny", "tiny"))
+            # The metadata names the commit.
+            self.assertNotEqual(before["system_fingerprint"], after["system_fingerprint"])
+            counted = 'edgellm:requests_total{model_name="tiny"} 2\n'
+            until = time.monotonic() + 10
+            while counted not in post.get("/metrics") and time.monotonic() < until:
+                time.sleep(0.02)
+            self.assertIn(counted, post.get("/metrics"))
 
     def test_a_server_pulls_only_where_it_may(self):
         other = self.place / "other.tmac2"

@@ -232,13 +232,21 @@ TEST_CASE("CUDA attention of rows of many sequences gives the bits of ref", "[gp
   for (const HeadShape& shape : shapes_of_many) {
     for (KvType type : kTypes) check_many_sequences(random, shape, type, sequences);
   }
+  // With more blocks than there is room for at once.
+  sequences.rounds = 24;
+  for (const HeadShape& shape : {HeadShape{9, 3, 64}, {4, 2, 36}, {3, 3, 32}}) {
+    for (KvType type : kTypes) check_many_sequences(random, shape, type, sequences);
+  }
 }
 
 // Rows with new keys and values at rising positions, which end a chunk, begin one, and lie in
 // chunks that a thread block fetches first or later.
-void check_appends(Random& random, const HeadShape& shape, KvType type, int shared_rows,
-                   int reach) {
-  const std::vector<int> lengths = {127, 190, 300, 1000, 62};
+void check_appends(Random& random, const HeadShape& shape, KvType type, int shared_rows, int reach,
+                   int copies = 1) {
+  std::vector<int> lengths;
+  for (int i = 0; i < copies; ++i) {
+    for (const int length : {127, 190, 300, 1000, 62}) lengths.push_back(length);
+  }
   const int rows = static_cast<int>(lengths.size());
   CacheData cache(random, rows, 1010, 64, shape.kv_heads, shape.head_dim, type);
   fill_cache(random, lengths, cache);
@@ -304,6 +312,12 @@ TEST_CASE("CUDA attention appends keys and values of decode rows wherever they l
       check_appends(random, shape, type, 0, 1);                     // and two chunks at once
     }
   }
+  // More blocks than there is room for at once, so small ones.
+  for (const HeadShape& shape : {HeadShape{9, 3, 64}, {3, 3, 50}, {4, 4, 20}}) {
+    for (KvType type : {KvType::kI16, KvType::kI8}) {
+      check_appends(random, shape, type, 0, 0, 41);
+    }
+  }
 }
 
 TEST_CASE("CUDA attention over 16,384 positions gives the bits of ref", "[gpu]") {
@@ -333,9 +347,13 @@ TEST_CASE("CUDA embed and head give the bits of ref", "[gpu]") {
                                      {136, 31},
                                      {264, 33},
                                      {384, 129},
+                                     {576, 262},
+                                     {600, 131},
+                                     {40, 9001},
                                      {2560, 67}}) {
-      for (int rows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 70}) {
-        if (rows > 5 && vocab > 1000) continue;
+      for (int rows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 70, 129}) {
+        if (rows > 5 && vocab > 1000 && dim > 64) continue;
+        if (rows > 70 && dim > 600) continue;
         INFO("dim " << dim << ", vocab " << vocab << ", rows " << rows);
         const DenseData table(random, vocab, dim, type);
         const DenseData w(random, vocab, dim, type);

@@ -291,6 +291,10 @@ void check_attention(const AttentionSize& size, const DeviceTraits& device) {
     // Blocks that share a row leave states.
     REQUIRE((launch.blocks[0] == 1 || size.decode_rows <= size.states_rows));
     REQUIRE(launch.shared_bytes <= most);
+    const bool is_small = launch.threads == 32 * kFewDecodeWarps;
+    REQUIRE((is_small || launch.threads == 32 * kDecodeWarps));
+    REQUIRE((!is_small || (plan.decode->slabs <= kFewDecodeSlabs && plan.decode->columns == 1 &&
+                           plan.decode->round == 1)));
   }
   REQUIRE(plan.code.has_value() == (others > 0));
   REQUIRE((plan.prefill.has_value() != plan.wgmma.has_value()) == (others > 0));
@@ -345,6 +349,32 @@ TEST_CASE("plans: heads of 128 dimensions fit every device, wider ones need more
   CHECK(attention_fits(KvType::kI16, 256, device_of(128, 99 * 1024, false)));  // compute cap. 8.9
   CHECK(attention_fits(KvType::kI8, 256, kDevices[2].traits));
   CHECK(attention_fits(KvType::kI16, 256, kDevices[2].traits));
+}
+
+TEST_CASE("plans: logits cover the vocabulary and every row, and fit the device") {
+  for (const NamedDevice& device : kDevices) {
+    for (const DenseType type : {DenseType::kBF16, DenseType::kF32}) {
+      for (const int cols : {4, 64, 576, 604, 605, 608, 2560, 4096}) {
+        for (const int vocab : {1, 33, 49152}) {
+          for (const int rows : {1, 4, 32, 33, 65, 256}) {
+            INFO(device.name << ", " << rows << " rows of " << vocab << " x " << cols);
+            const LogitsPlan plan = pick_logits({rows, vocab, cols, type}, device.traits);
+            REQUIRE(plan.launch.shared_bytes <= device.traits.max_dynamic_shared);
+            const int row_tokens = plan.whole_rows        ? kLogitTileTokens
+                                   : plan.token_warps > 0 ? plan.token_warps * kLogitTokens
+                                                          : 1;
+            const bool tokens_first = plan.whole_rows || plan.token_warps > 0;
+            REQUIRE(plan.launch.blocks[tokens_first ? 0 : 1] * row_tokens >= rows);
+            if (plan.whole_rows) {
+              REQUIRE((type != DenseType::kF32 && rows > 32 && cols % 8 == 0));
+            }
+          }
+        }
+      }
+    }
+  }
+  const LogitsPlan plan = pick_logits({256, 49152, 576, DenseType::kBF16}, kDevices[2].traits);
+  REQUIRE(plan.whole_rows);
 }
 
 TEST_CASE("plans: bounds of the certified head cover the vocabulary and fit the device") {

@@ -1,7 +1,11 @@
 // Several models: loaded on demand, unloaded when others need their place or nobody asks.
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <filesystem>
+#include <map>
+#include <mutex>
 
+#include "apps/common/signals.h"
 #include "apps/serve/api_error.h"
 #include "tests/apps/program.h"
 #include "tests/serve/served.h"
@@ -43,6 +47,55 @@ std::vector<std::string> loaded_models(const Served& server) {
 }
 
 using Names = std::vector<std::string>;
+
+serve::Clock::time_point in(int ms) { return serve::Clock::now() + std::chrono::milliseconds(ms); }
+
+// What a client sends that wants an answer.
+std::string question(const json& asked) {
+  const std::string body = asked.dump();
+  return "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+// Statuses of a server's answers, as its access log has them.
+class Statuses {
+ public:
+  std::function<void(const std::string&)> log() {
+    return [this](const std::string& line) {
+      const std::lock_guard guard(mutex_);
+      ++counts_[json::parse(line)["status"]];
+    };
+  }
+  int count(int status) {
+    const std::lock_guard guard(mutex_);
+    return counts_[status];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, int> counts_;
+};
+
+// Holds up whoever loads a model, until it is let through.
+class Gate {
+ public:
+  Messages messages() {
+    return {.note = [](std::string_view) {},
+            .with_progress =
+                [this](const auto& work) {
+                  ++n_loads_;
+                  work([this](std::string_view, uint64_t, uint64_t) {
+                    while (!is_open_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                  });
+                }};
+  }
+  void open() { is_open_ = true; }
+  int loads() const { return n_loads_; }  // that have begun
+
+ private:
+  std::atomic<int> n_loads_ = 0;
+  std::atomic<bool> is_open_ = false;
+};
 
 TEST_CASE("models are loaded when they are asked for, and the least recently used makes room") {
   const ModelFiles files({"a", "b", "c"});
@@ -110,24 +163,157 @@ TEST_CASE("a model whose place is in use is waited for, but not longer than a re
   Served server({.models = files.paths(), .max_loaded = 1});
   serve::ServedModel& a = *server.models().find("a");
   serve::ServedModel& b = *server.models().find("b");
-  const auto in = [](int ms) { return serve::Clock::now() + std::chrono::milliseconds(ms); };
-  std::shared_ptr<serve::LoadedModel> in_use = server.models().use(a, in(60'000));
+  std::shared_ptr<serve::LoadedModel> in_use =
+      server.models().use(a, serve::NoClient(), in(60'000));
   int status = 0;
   try {
-    server.models().use(b, in(100));
+    server.models().use(b, serve::NoClient(), in(100));
   } catch (const serve::ApiError& error) {
     status = error.status;
     CHECK(error.code == "models_busy");
   }
   CHECK(status == 503);
   // It was not unloaded, and can be used again.
-  CHECK(server.models().use(a, in(60'000)).get() == in_use.get());
+  CHECK(server.models().use(a, serve::NoClient(), in(60'000)).get() == in_use.get());
   std::thread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     in_use.reset();
   });
   CHECK_FALSE(answer_of(server, "b").empty());
   later.join();
+}
+
+TEST_CASE("a client that goes away while its model waits for a place waits no longer") {
+  const ModelFiles files({"a", "b"});
+  Statuses statuses;
+  Served server({.models = files.paths(), .max_loaded = 1, .api = {.access_log = statuses.log()}});
+  serve::ServedModel& a = *server.models().find("a");
+  const std::shared_ptr<serve::LoadedModel> in_use =
+      server.models().use(a, serve::NoClient(), in(60'000));
+  const auto is_leaving = [&] {
+    try {
+      server.models().use(a, serve::NoClient(), in(0));
+    } catch (const serve::ApiError&) {
+      return true;
+    }
+    return false;
+  };
+  CHECK_FALSE(is_leaving());
+  RawConnection first(server), second(server);
+  REQUIRE(first.send(question({{"model", "b"}, {"prompt", "x"}, {"max_tokens", 1}})));
+  REQUIRE(becomes_true(is_leaving));
+  REQUIRE(second.send(question({{"model", "b"}, {"prompt", "x"}, {"max_tokens", 1}})));
+  first.close();
+  REQUIRE(becomes_true([&] { return statuses.count(499) == 1; }));
+  // The second still wants the place.
+  CHECK(becomes_true(is_leaving));
+  second.reset();
+  REQUIRE(becomes_true([&] { return statuses.count(499) == 2; }));
+  CHECK_FALSE(is_leaving());
+  CHECK(loaded_models(server) == Names{"a:latest"});
+}
+
+TEST_CASE("a model is not loaded for clients that have all gone") {
+  const ModelFiles files({"a"});
+  Gate gate;
+  Statuses statuses;
+  Served server({.models = files.paths(),
+                 .api = {.access_log = statuses.log()},
+                 .messages = gate.messages()});
+  const auto is_loading = [&] { return gate.loads() == 1; };
+  SECTION("one client") {
+    RawConnection client(server);
+    REQUIRE(client.send(question({{"model", "a"}, {"prompt", "x"}, {"max_tokens", 1}})));
+    REQUIRE(becomes_true(is_loading));
+    client.close();
+    gate.open();
+    REQUIRE(becomes_true([&] { return statuses.count(499) == 1; }));
+    CHECK(loaded_models(server).empty());
+    CHECK_FALSE(answer_of(server, "a").empty());
+    CHECK(gate.loads() == 2);
+  }
+  SECTION("another one waits for the same model") {
+    RawConnection client(server), other(server);
+    REQUIRE(client.send(question({{"model", "a"}, {"prompt", "x"}, {"max_tokens", 1}})));
+    REQUIRE(becomes_true(is_loading));
+    REQUIRE(other.send(question({{"model", "a"}, {"prompt", "x"}, {"max_tokens", 1}})));
+    // It has no way to say that it waits.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    client.close();
+    gate.open();
+    CHECK(other.receive_until("finish_reason").find(" 200 ") != std::string::npos);
+    CHECK(becomes_true([&] { return statuses.count(499) == 1; }));
+    CHECK(gate.loads() == 1);
+    CHECK(becomes_true([&] { return server.state().counters.requests == 1; }));
+  }
+}
+
+TEST_CASE("a signal that comes while a model is loaded for a request ends that request") {
+  const ModelFiles files({"a"});
+  const Served server({.models = files.paths(),
+                       .messages = Messages{.note = [](std::string_view) {},
+                                            .with_progress =
+                                                [](const auto& work) {
+                                                  work([](std::string_view, uint64_t, uint64_t) {
+                                                    throw Interrupted{SIGTERM};
+                                                  });
+                                                }}});
+  const json body = {{"prompt", "x"}, {"max_tokens", 1}};
+  CHECK(post(server, "/v1/completions", body, 503)["error"]["code"] == "shutting_down");
+}
+
+TEST_CASE("a newer file of the first model takes its place and goes on with its counts") {
+  const ModelFiles files({"a", "b"});
+  const std::string path = files.paths()[0], newer = path + ".new";
+  const auto make_model = [](const std::string& seed, const std::string& to) {
+    REQUIRE(
+        run({"synth", "smollm-135m", "--layers", "1", "--vocab", "50", "--seed", seed, "-o", to})
+            .exit_code == 0);
+  };
+  std::filesystem::remove(path);
+  make_model("1", path);
+  make_model("2", newer);
+  Served server({.models = files.paths()});
+  json body = {{"prompt", {1, 2, 3}}, {"max_tokens", 8}, {"ignore_eos", true}, {"temperature", 0}};
+  const auto ids = [&] {
+    const json answer = post(server, "/v1/completions", body);
+    CHECK(answer["model"] == "a");
+    return answer["choices"][0]["token_ids"].get<std::vector<int>>();
+  };
+  const auto has_counted = [&](int n) {
+    const std::string line = "edgellm:requests_total{model_name=\"a\"} " + std::to_string(n) + "\n";
+    return server.client().Get("/metrics")->body.find(line) != std::string::npos;
+  };
+  const std::vector<int> old_ids = ids();
+  CHECK(ids() == old_ids);
+  // The old one is in use when the new one comes.
+  const serve::ServedModel& old_model = server.models().first();
+  json long_body = body;
+  long_body["max_tokens"] = 1500;
+  long_body["stream"] = true;
+  RawConnection connection(server);
+  REQUIRE(connection.send(question(long_body)));
+  std::string long_answer = connection.receive_until("data: ");
+  std::filesystem::rename(newer, path);
+  server.models().add(path);
+  server.models().add(path);  // the same once more
+  const serve::ServedModel& new_model = server.models().first();
+  CHECK(&new_model != &old_model);
+  CHECK(new_model.file().id() != old_model.file().id());
+  CHECK(get(server, "/v1/models")["data"].size() == 2);
+  CHECK(get(server, "/v1/models")["data"][0]["id"] == "a");
+  CHECK(ids() != old_ids);
+  const std::string done = "[DONE]";
+  if (long_answer.find(done) == std::string::npos) long_answer += connection.receive_until(done);
+  CHECK(long_answer.find(done) != std::string::npos);
+  // What the old one had answered, and what it has answered since.
+  CHECK(becomes_true([&] { return has_counted(4); }));
+  CHECK(becomes_true([&] {
+    server.models().unload_expired();
+    return !server.models().status(old_model).is_loaded;
+  }));
+  CHECK(has_counted(4));
+  CHECK(loaded_models(server) == Names{"a:latest"});
 }
 
 TEST_CASE("a model is unloaded when its time is over") {
@@ -156,8 +342,8 @@ TEST_CASE("a model is unloaded when its time is over") {
   CHECK(unloads());
 
   // In use, it stays.
-  const std::shared_ptr<serve::LoadedModel> used =
-      server.models().use(server.models().first(), serve::Clock::now() + std::chrono::minutes(1));
+  const std::shared_ptr<serve::LoadedModel> used = server.models().use(
+      server.models().first(), serve::NoClient(), serve::Clock::now() + std::chrono::minutes(1));
   server.models().expire(server.models().first());
   CHECK_FALSE(unloads());
 

@@ -57,11 +57,12 @@ json parsed(const httplib::Result& result, int status) {
 Served::Served(const ServedOptions& options)
     : server_(options.limits),
       port_(server_.bind("127.0.0.1", 0)),
-      models_(choices(options), models_options(options), silent()),
-      api_(models_, options.api),
-      thread_([this] { server_.run(api_.handlers()); }) {
+      models_(choices(options), models_options(options), options.messages.value_or(silent())),
+      api_(models_, options.api) {
   api_.set_connections([this] { return server_.connections(); });
-  if (options.models.empty()) models_.use(models_.first(), serve::Clock::time_point::max());
+  thread_ = std::thread([this] { server_.run(api_.handlers()); });
+  if (options.models.empty())
+    models_.use(models_.first(), serve::NoClient(), serve::Clock::time_point::max());
 }
 
 Served::~Served() {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,6 +28,7 @@ struct ServedOptions {
   std::string fault = {};  // as EDGELLM_FAIL_DEVICE has it
   serve::ApiOptions api = {};
   serve::HttpLimits limits = {};
+  std::optional<Messages> messages = {};  // empty: nobody is told what models do
 };
 
 class Served {

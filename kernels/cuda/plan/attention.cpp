@@ -40,6 +40,13 @@ size_t prefill_other_bytes(KvType type, int head_dim) {
          kPrefillExtraBytes;
 }
 
+// Blocks of a decode launch of `warps` warps that an SM has room for.
+int decode_room(const DecodePlan& plan, int warps, const DeviceTraits& device) {
+  const size_t memory = (device.max_dynamic_shared + kMostStaticShared) /
+                        (plan.launch.shared_bytes + kReservedShared);
+  return std::clamp(static_cast<int>(memory), 1, decode_blocks_per_sm(plan.slabs, warps));
+}
+
 DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& device) {
   DecodePlan plan;
   const int slabs = kv_tile_dims(size.type, size.head_dim) / kSlabDims;
@@ -49,30 +56,43 @@ DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& 
   // Short contexts: a block has both chunks, and an SM to itself. Blocks of the kernels behind it
   // would take its issue slots. Where it leaves no SM free they start when a block has ended, which
   // is still faster (docs/ladder.md, W5).
-  const auto other = [&](int round) {
-    return static_cast<size_t>(decode_extra_bytes(kSlabDims * plan.slabs, plan.columns, round));
+  const auto other = [&](int round, int warps) {
+    return static_cast<size_t>(
+        decode_extra_bytes(kSlabDims * plan.slabs, plan.columns, round, warps));
   };
   const bool is_short = size.decode_chunks <= kShortChunks && plan.columns == 1 &&
                         rows * heads <= device.multiprocessors;
-  plan.round = is_short && slots_fit(size.type, size.head_dim, 8, other(2), device) ? 2 : 1;
-  plan.slots = plan.round == 2 ? 8 : slots_for(size.type, size.head_dim, other(1), device);
-  require(plan.slots > 0, "a head's tiles do not fit into shared memory");
-  plan.launch.shared_bytes = plan.round == 2
-                                 ? device.max_dynamic_shared
-                                 : tile_bytes(size.type, size.head_dim, plan.slots) + other(1);
-  plan.launch.threads = kDecodeBlockThreads;
-  // As many blocks as there is room for at once, a chunk each at most.
-  const int room = static_cast<int>((device.max_dynamic_shared + kMostStaticShared) /
-                                    (plan.launch.shared_bytes + kReservedShared));
-  const int per_sm = std::clamp(room, 1, plan.slabs <= 4 ? 3 : 1);
-  int workers = 1;
-  if (plan.round == 1 && rows <= size.states_rows) {
-    workers = std::clamp(device.multiprocessors * per_sm / (rows * heads), 1,
-                         std::min(size.decode_chunks, size.states_chunks));
-  }
-  plan.launch.blocks[0] = workers;
+  plan.launch.threads = 32 * kDecodeWarps;
   plan.launch.blocks[1] = heads;
   plan.launch.blocks[2] = rows;
+  if (is_short && slots_fit(size.type, size.head_dim, 8, other(2, kDecodeWarps), device)) {
+    plan.round = 2;
+    plan.slots = 8;
+    plan.launch.shared_bytes = device.max_dynamic_shared;
+    return plan;
+  }
+  const auto take_warps = [&](int warps) {
+    plan.round = 1;
+    plan.launch.threads = 32 * warps;
+    plan.slots = slots_for(size.type, size.head_dim, other(1, warps), device);
+    require(plan.slots > 0, "a head's tiles do not fit into shared memory");
+    plan.launch.shared_bytes = tile_bytes(size.type, size.head_dim, plan.slots) + other(1, warps);
+    return decode_room(plan, warps, device);
+  };
+  int room = take_warps(kDecodeWarps);
+  if (plan.slabs <= kFewDecodeSlabs && plan.columns == 1 &&
+      rows * heads > device.multiprocessors * room) {
+    const int small_room = take_warps(kFewDecodeWarps);
+    room =
+        small_room * kFewDecodeWarps >= room * kDecodeWarps ? small_room : take_warps(kDecodeWarps);
+  }
+  // As many blocks as there is room for at once, a chunk each at most. Where every SM has a block
+  // anyway, sharing the few chunks of a short context costs more than it saves.
+  const bool shares = size.decode_chunks > kShortChunks || rows * heads <= device.multiprocessors;
+  if (rows <= size.states_rows && shares) {
+    plan.launch.blocks[0] = std::clamp(device.multiprocessors * room / (rows * heads), 1,
+                                       std::min(size.decode_chunks, size.states_chunks));
+  }
   return plan;
 }
 
@@ -126,7 +146,8 @@ bool attention_fits(KvType type, int head_dim, const DeviceTraits& device) {
   if (!is_coded(type)) return true;
   return slots_for(type, head_dim, prefill_other_bytes(type, head_dim), device) > 0 &&
          slots_for(type, head_dim,
-                   static_cast<size_t>(decode_extra_bytes(dims_for(head_dim), 2, 1)), device) > 0;
+                   static_cast<size_t>(decode_extra_bytes(dims_for(head_dim), 2, 1, kDecodeWarps)),
+                   device) > 0;
 }
 
 AttentionPlan pick_attention(const AttentionSize& size, const DeviceTraits& device) {

@@ -38,27 +38,37 @@ inline constexpr int kHeadDims[] = {64, 128, 256};
 
 // ---- Codes, rows alone in their sequences: decode ----------------------------------------------
 
-inline constexpr int kDecodeBlockThreads = 256;
+// Warps of a block. Where rows and heads make more blocks than there is room for at once, small
+// blocks are faster for heads of few dimensions: twice as many share an SM, and in the products of
+// the values no warp is idle.
+inline constexpr int kDecodeWarps = 8;
+inline constexpr int kFewDecodeWarps = 4;
+inline constexpr int kFewDecodeSlabs = 2;  // of 32 dimensions, at most
+
+// Blocks for which an SM has registers.
+constexpr int decode_blocks_per_sm(int slabs, int warps) {
+  return warps == kFewDecodeWarps ? 6 : slabs <= 4 ? 3 : 1;
+}
 
 // A context of at most kShortChunks chunks is short: where there are SMs enough, one block takes
 // all of it for a row and a kv head.
 inline constexpr int kShortChunks = 2;
 
-// Shared memory of a block besides the tiles of the cache: units of `round` chunks and of as many
-// that come, digits of queries and weights, scores.
-constexpr int decode_extra_bytes(int dims, int columns, int round) {
+// Shared memory of a block besides the tiles of the cache: units of `round` chunks, with many warps
+// of as many that come, digits of queries, scores.
+constexpr int decode_extra_bytes(int dims, int columns, int round, int warps) {
   const int heads = 4 * columns;
-  const int scores = dims > round * 132 ? dims : round * 132;
-  return round * 3072 + 2 * heads * (dims + 16 + round * 144) +
-         4 * heads * (scores + 2 + 2 * round) + 4 * dims + 128;
+  const int scores = dims + 4 > round * 132 ? dims + 4 : round * 132;
+  const int units = (warps == kFewDecodeWarps ? 1536 : 3072) * round;
+  return units + 2 * heads * (dims + 16) + 4 * heads * (scores + 2 + 2 * round) + 64;
 }
 
 struct DecodePlan {
-  int slabs = 0;    // of 32 dimensions, that the instance has room for: 1, 2, 3, 4 or 8
-  int columns = 0;  // of a product, in eights: two digits of four heads each; 1 or 2
-  int round = 0;    // chunks that a block works on at once: 1 or 2
-  int slots = 0;    // tiles of the cache in shared memory: 8 of two chunks, 4 of one, or 2
-  LaunchSize launch;
+  int slabs = 0;      // of 32 dimensions, that the instance has room for: 1, 2, 3, 4 or 8
+  int columns = 0;    // of a product, in eights: two digits of four heads each; 1 or 2
+  int round = 0;      // chunks that a block works on at once: 1 or 2
+  int slots = 0;      // tiles of the cache in shared memory: 8 of two chunks, 4 of one, or 2
+  LaunchSize launch;  // of kDecodeWarps or kFewDecodeWarps
 };
 
 // ---- Codes, rows of prompts: prefill -----------------------------------------------------------

@@ -1,6 +1,7 @@
 // Which kernels make the logits or the exact arg-max of the head, and how they are launched.
 //
-//   head            head_logits.cu: norm, then logits
+//   head            head_logits.cu: norm, then logits; many rows of states by a head with few
+//                   columns: head_logits_tile.cu
 //   certified head  head_certified.cu: norm and steps; bounds of all logits, up to four rows with
 //                   dp2a, more on the tensor cores (head_certified_rows.cu); rescoring
 #pragma once
@@ -28,11 +29,20 @@ inline constexpr int kLogitRows = 4;    // of the head, that a warp takes at onc
 inline constexpr int kLogitTokens = 4;  // rows of states, that it takes at once of several
 inline constexpr int kLogitStages = 5;  // of 256 columns, that are on their way for those
 
+// Tiles of whole rows of the head and states in shared memory, 16-bit and float32 values.
+inline constexpr int kLogitTileRows = 64;
+inline constexpr int kLogitTileTokens = 64;
+inline constexpr int kMaxLogitTileColumns = 767;
+constexpr size_t logit_tile_bytes(int cols) {
+  return static_cast<size_t>(cols) * (2 * kLogitTileRows + 4 * kLogitTileTokens);
+}
+
 struct LogitsPlan {
   bool tiled = false;  // kLogitRows at once; else one
   // Warps of a block that share rows of the head, each for kLogitTokens rows of states: 1, 2, 4 or
   // 8. 0: a block has one row of states.
   int token_warps = 0;
+  bool whole_rows = false;  // head_logits_tile.cu
   LaunchSize norm;
   LaunchSize launch;
 };

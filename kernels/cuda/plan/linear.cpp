@@ -99,6 +99,9 @@ bool gemv_takes(const LinearSize& size, const DeviceTraits& device) {
 // share the columns of a tile; the tiles of single warps are left to devices without wgmma.
 constexpr int kFewRows = 64;
 
+// Pairs that make enough tiles for a large GPU.
+constexpr int kManyPairs = 1536;
+
 // Rows that many threads each normalise and quantise.
 constexpr int kWideNormRows = 256;
 
@@ -112,7 +115,7 @@ GemmTile tile_for(const LinearSize& size, const DeviceTraits& device) {
     return divide_up(size.pairs, cut.pairs()) * divide_up(size.rows, cut.tokens()) >= blocks &&
            static_cast<size_t>(cut.shared_bytes()) <= device.max_dynamic_shared;
   };
-  const bool many_pairs = size.pairs >= 1536;
+  const bool many_pairs = size.pairs >= kManyPairs;
   if (size.rows <= 8) return GemmTile::k32x8;
   if (size.rows <= 16) return GemmTile::k32x16;
   if (many_pairs && size.cols >= 2048 && fills(GemmTile::k128x128, 200)) return GemmTile::k128x128;
@@ -257,12 +260,17 @@ LinearPlan pick_linear_rows(const LinearSize& size, const DeviceTraits& device) 
     if (const auto skinny = skinny_plan(1, size, device)) return *skinny;
   }
   // Among many rows the tiles of single warps win where a product is short: they leave room on an
-  // SM for blocks of the kernel behind them, which then starts earlier. Estimates are of products
-  // by themselves (docs/ladder.md, "nine to 64 sequences").
+  // SM for blocks of the kernel behind them, which then starts earlier. With many pairs the
+  // smallest tile of a warpgroup is faster still. Estimates are of products by themselves
+  // (docs/ladder.md, "nine to 64 sequences" and "256 sequences").
   constexpr int64_t kShortProduct = 300'000'000;  // multiplications
   const int64_t products = int64_t{size.rows} * size.pairs * size.cols;
   const bool is_few = size.rows <= kFewRows;
-  if (size.rows <= 8 || (!is_few && products < kShortProduct)) return pick_gemm(size, device);
+  if (size.rows <= 8) return pick_gemm(size, device);
+  if (!is_few && products < kShortProduct) {
+    if (device.has_wgmma && size.pairs >= kManyPairs) return wgmma_gemm_plan(0, 1, size, device);
+    return pick_gemm(size, device);
+  }
   LinearPlan best = pick_gemm(size, device);
   int64_t best_ns =
       is_few && !device.has_wgmma ? estimated_ns(std::get<GemmPlan>(best), size) : kNever;

@@ -117,6 +117,7 @@ std::string text_of(const AttentionPlan& plan) {
 }
 
 std::string text_of(const LogitsPlan& plan) {
+  if (plan.whole_rows) return "logits of whole rows: " + text_of(plan.launch);
   const std::string tokens =
       plan.token_warps > 0 ? "of " + std::to_string(plan.token_warps * kLogitTokens) + " rows "
                            : "";
