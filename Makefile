@@ -39,16 +39,16 @@ test-programs:
 	cmake --preset $(PRESET) -DEDGELLM_TESTS=ON
 	cmake --build --preset $(PRESET)
 
-# Clients and judges from PyPI against `edgellm serve`, in an environment of their own, which is made
-# anew where the list of them has changed (docs/testing.md).
+# Clients and judges from PyPI against `edgellm serve`, then routers and Ray Data in front of two
+# servers, in environments of their own (docs/testing.md).
 CLIENTS := build/clients
+CLUSTER := build/cluster
 test-clients: build
 	@tools/setup.sh clients
-	@cmp -s tests/clients/requirements.txt $(CLIENTS)/requirements.txt || { \
-	  rm -rf $(CLIENTS) && python3 -m venv $(CLIENTS) && \
-	  $(CLIENTS)/bin/pip install --quiet -r tests/clients/requirements.txt && \
-	  cp tests/clients/requirements.txt $(CLIENTS)/; }
+	@tools/python_environment.sh $(CLIENTS) tests/clients/requirements.txt
 	$(CLIENTS)/bin/python tests/clients/clients_test.py $(PROGRAM) $(DEMO_MODEL)
+	@tools/python_environment.sh $(CLUSTER) tests/clients/cluster_requirements.txt
+	$(CLUSTER)/bin/python tests/clients/cluster_test.py $(PROGRAM) $(DEMO_MODEL)
 
 # DESTDIR is honoured.
 install: build

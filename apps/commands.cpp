@@ -44,6 +44,7 @@ void add_commands(Program& program) {
   add_logits(program);
   add_synth(program);
   add_bench(program);
+  add_plan(program);
   add_compare(program);
   add_devices(program);
   add_completion(program);

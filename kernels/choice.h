@@ -112,6 +112,21 @@ EDGELLM_HOST_DEVICE inline uint64_t top_p_sum(uint64_t total, uint64_t top_p) {
   return sum == 0 ? 1 : sum;
 }
 
+// ---- Few ids --------------------------------------------------------------------------------
+
+// How many ids, the first ones in the order of the filters, decide the choice; 0: all of them.
+EDGELLM_HOST_DEVICE inline int most_kept(const ChoiceRule& rule) {
+  return rule.samples == 0 ? 1 : rule.top_k;
+}
+
+// A certified head serves rules that keep at most this many of `vocab` ids: those whose bounds
+// reach the smallest of them, up to twice as many, are then computed one by one.
+EDGELLM_HOST_DEVICE inline bool keeps_few(const ChoiceRule& rule, int vocab) {
+  constexpr int kMost = 1024;
+  const int kept = most_kept(rule);
+  return kept > 0 && kept <= kMost && kept <= vocab / 32;
+}
+
 // ---- Random numbers -------------------------------------------------------------------------
 
 // SplitMix64 (Steele, Lea, Flood 2014): its finaliser, and what its state grows by.

@@ -404,6 +404,17 @@ struct ChooseArgs {
   int vocab = 0;
 };
 
+// The ids of ChooseArgs on the logits of HeadArgs, the same always, for fewer bytes. For rules that
+// keep few ids (most_kept(), kernels/choice.h): the certified head bounds every logit, and only the
+// rows of the head that may be among those kept are computed from `w`, and those of ids with marks.
+// `fault` as in CertifiedHeadArgs. Only `cpu` has it yet.
+struct CertifiedChooseArgs {
+  HeadArgs head;  // without argmax and banned; `logits` is scratch
+  CertifiedHead certified;
+  ChooseArgs choose;            // `logits` is not read; row_list, rows and vocab are the head's
+  int32_t* rescored = nullptr;  // [rows] out: rows of the head computed from `w`
+};
+
 // Counts the chosen ids in the marks of their sequences (count_choice(), choice.h): once for a
 // pass, at its end, and only where it has met no fault, because such a pass may be run again.
 struct CountArgs {

@@ -35,7 +35,7 @@ ARROWS = {
     "apps/hub": ["apps/common"],
     "apps/fetch": ["apps/hub", "apps/session", "apps/common", *LIBRARIES],
     "apps/pull": [*FRONT_END, "apps/fetch", "apps/hub"],
-    "apps/bench": [*FRONT_END, "apps/nvml"],
+    "apps/bench": [*FRONT_END, "apps/nvml", "apps/requests"],
     "apps/compare": [*FRONT_END, "apps/compare/clients"],
     "apps/compare/clients": ["apps/common", "tokenizer"],
     "apps/capi": ["apps/session", "apps/common", *LIBRARIES],

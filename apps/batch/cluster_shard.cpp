@@ -69,13 +69,20 @@ Shard array_part(ClusterVariables& variables) {
   return {.index = (id - first) / step, .count = count};
 }
 
+// Index from 0, of the tasks that srun has started; 0 of 1 where it has not.
 Shard step_part(ClusterVariables& variables) {
-  if (!variables.has_variable("SLURM_PROCID")) return {.index = 0, .count = 1};
-  const int index = variables.number_variable("SLURM_PROCID");
-  const int count = variables.has_variable("SLURM_STEP_NUM_TASKS")
-                        ? variables.number_variable("SLURM_STEP_NUM_TASKS")
-                        : variables.number_variable("SLURM_NTASKS");
-  return {.index = index, .count = count};
+  if (variables.has_variable("SLURM_STEP_NUM_TASKS")) {
+    const int index = variables.number_variable("SLURM_PROCID");
+    return {.index = index, .count = variables.number_variable("SLURM_STEP_NUM_TASKS")};
+  }
+  // A job's script is one process, with a SLURM_PROCID of 0, whatever number of tasks the job has.
+  if (variables.has_variable("SLURM_PROCID")) variables.number_variable("SLURM_PROCID");
+  if (variables.has_variable("SLURM_NTASKS") && variables.number_variable("SLURM_NTASKS") > 1) {
+    variables.fail(
+        "the job has several tasks, but srun has not started this process; write srun "
+        "before edgellm");
+  }
+  return {.index = 0, .count = 1};
 }
 
 }  // namespace

@@ -20,8 +20,9 @@ using Variables = std::function<std::string(const char* name)>;
 
 // - Slurm arrays: SLURM_ARRAY_TASK_ID of _MIN, _MAX, _STEP and _COUNT.
 //   https://slurm.schedmd.com/job_array.html
-// - Slurm steps: SLURM_PROCID of SLURM_STEP_NUM_TASKS, or of SLURM_NTASKS. With an array of several
-//   tasks, both: each task of the array is cut again.
+// - Slurm steps: SLURM_PROCID of SLURM_STEP_NUM_TASKS. With an array of several tasks, both: each
+//   task of the array is cut again. Without SLURM_STEP_NUM_TASKS the process is a job's script: one
+//   task, where SLURM_NTASKS does not say more.
 //   https://slurm.schedmd.com/srun.html
 // - Kubernetes' indexed jobs: JOB_COMPLETION_INDEX, of `count`, which no variable tells.
 //   https://kubernetes.io/docs/concepts/workloads/controllers/job/

@@ -1,4 +1,4 @@
-// edgellm bench.
+// edgellm bench, edgellm plan.
 #pragma once
 
 #include "apps/cli/program.h"
@@ -6,5 +6,6 @@
 namespace edgellm {
 
 void add_bench(Program& program);
+void add_plan(Program& program);
 
 }  // namespace edgellm

@@ -8,6 +8,7 @@
 #include "apps/common/threads.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/block_pool.h"
 #include "engine/prefill.h"
 
 namespace edgellm::bench {
@@ -50,15 +51,19 @@ std::vector<double> TestResult::tokens_per_second() const {
 }
 
 TestRunner::TestRunner(std::vector<Backend*> backends,
-                       Measured<std::shared_ptr<NvmlDevice>> sensors, std::function<void()> poll)
+                       Measured<std::shared_ptr<NvmlDevice>> sensors, std::function<void()> poll,
+                       int sequences)
     : info_(backends.front()->info()), sensors_(std::move(sensors)), poll_(std::move(poll)) {
   for (Backend* backend : backends) {
     lanes_.push_back({backend});
     if (backend->info().kv_blocks == 0) continue;
-    std::vector<int32_t> blocks(
-        static_cast<size_t>(backend->info().kv_blocks / backend->info().sequences));
+    const int sharers = sequences > 0 ? sequences : backend->info().sequences;
+    // A sequence holds no more blocks than its context needs.
+    const int each = std::min(backend->info().kv_blocks / sharers,
+                              BlockPool::blocks_for(backend->info().context));
+    std::vector<int32_t> blocks(static_cast<size_t>(each));
     std::iota(blocks.begin(), blocks.end(), 0);
-    for (int sequence = 0; sequence < backend->info().sequences; ++sequence) {
+    for (int sequence = 0; sequence < sharers; ++sequence) {
       backend->set_blocks(sequence, blocks);
       for (int32_t& block : blocks) block += static_cast<int32_t>(blocks.size());
     }

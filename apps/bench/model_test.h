@@ -54,9 +54,10 @@ class TestRunner {
  public:
   // Each test runs on all backends at the same time; their infos differ only in the device. `poll`
   // is called often, by a thread for each backend, and may throw to end the work. `sensors` are
-  // those of the GPU of a single backend.
+  // those of the GPU of a single backend. The blocks of a paged cache are divided among the first
+  // `sequences` of the backend; 0: all.
   TestRunner(std::vector<Backend*> backends, Measured<std::shared_ptr<NvmlDevice>> sensors,
-             std::function<void()> poll);
+             std::function<void()> poll, int sequences = 0);
 
   // The ids of decode tests are chosen so; greedily before the first call.
   void sample(const SamplingOptions& sampling) { sampling_ = sampling; }

@@ -72,9 +72,9 @@ const std::vector<EnvironmentVariable>& environment_variables() {
        "line "
        "that says why a command failed is written at every level."},
       {"EDGELLM_ISA",
-       "Instruction set of the CPU kernels, for comparing them: portable, avx2, avx_vnni or "
-       "avx512 on x86-64; "
-       "portable, neon, neon_dotprod or neon_i8mm on ARM. The result is the same."},
+       "Instruction set of the CPU kernels, for comparing them: portable, avx2, avx_vnni, avx512 "
+       "or avx512_amx on x86-64; portable, neon, neon_dotprod or neon_i8mm on ARM. The result is "
+       "the same."},
       {"EDGELLM_FAIL_DEVICE",
        "A drill for batch and serve on several devices: with I:N, device I, counted from 1, fails "
        "after N passes, and the others take over."},

@@ -106,7 +106,7 @@ void add_full_head_flag(Command& command, SessionOptions& options) {
                "speed and memory, never the result");
 }
 
-void add_sequences_options(Command& command, ManySequences& options) {
+void add_cache_options(Command& command, ManySequences& options) {
   command.find("--prefill-chunk")
       .description(
           "Prompt tokens of one pass, of all requests together; changes speed and memory, "
@@ -124,6 +124,10 @@ void add_sequences_options(Command& command, ManySequences& options) {
       .range(1, kMaxSequences)
       .value("N")
       .group("Engine");
+}
+
+void add_sequences_options(Command& command, ManySequences& options) {
+  add_cache_options(command, options);
   command
       .option("--max-batch-tokens", options.max_batch_tokens,
               "Most tokens of a pass that also decodes: fewer make answers flow more evenly while "

@@ -27,8 +27,10 @@ enum class DeviceForms { kOne, kSeveral };
 void add_engine_options(Command& command, SessionOptions& options,
                         DeviceForms devices = DeviceForms::kOne);
 void add_full_head_flag(Command& command, SessionOptions& options);
-// --kv-memory, --sequences, --max-batch-tokens; after the engine's options, whose --prefill-chunk
-// means something else then.
+// --kv-memory, --sequences; after the engine's options, whose --prefill-chunk means something else
+// then.
+void add_cache_options(Command& command, ManySequences& options);
+// Those, and --max-batch-tokens.
 void add_sequences_options(Command& command, ManySequences& options);
 
 // -n, whose default is what `options` hold, and --stop.

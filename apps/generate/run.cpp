@@ -165,6 +165,7 @@ int run(const RunFlags& flags) {
   check_answer(flags.answer);
   check_sampling(flags.sampling);
   Device device = choose_device(flags.engine.device, print_note);
+  const bool on_gpu = device.gpu.has_value();
 
   const Stopwatch total;
   Session session(flags.model, flags.engine, std::move(device));
@@ -178,8 +179,9 @@ int run(const RunFlags& flags) {
   EngineOptions options = session.engine_options();
   SamplingOptions sampling = sampling_options(flags.sampling, model.tokenizer(), model.path());
   if (!flags.sampling.seed && sampling.temperature > 0) sampling.seed = fresh_seed();
-  // A step whose logits are wanted computes all of them.
-  if (!sampling.is_argmax() || flags.logprobs) options.full_head = true;
+  // A step whose logits are wanted computes all of them. A GPU's certified head, which is built
+  // while loading, finds arg-maxes only.
+  if (flags.logprobs || (on_gpu && !sampling.is_argmax())) options.full_head = true;
   const int64_t opening_ns = total.elapsed_ns();
   const Prompt prompt = read_prompt_ids(flags, session, chat ? &*chat : nullptr);
   require_room(prompt.ids.size(), options.context, model.config().max_context);

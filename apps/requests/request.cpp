@@ -13,7 +13,8 @@
 namespace edgellm {
 namespace {
 
-// Fields of OpenAI's API, and of vLLM's, that would change the answer, with the values that do not.
+// Fields of OpenAI's API, and of vLLM's and SGLang's, that would change the answer, with the values
+// that do not. SGLang's router writes its own fields into every request.
 const std::map<std::string, std::vector<Json>>& neutral_values() {
   static const std::map<std::string, std::vector<Json>> values = {
       {"best_of", {1}},
@@ -28,6 +29,10 @@ const std::map<std::string, std::vector<Json>>& neutral_values() {
       {"tool_choice", {"none", "auto"}},
       {"functions", {Json::array()}},
       {"function_call", {"none", "auto"}},
+      {"no_stop_trim", {false}},
+      {"skip_special_tokens", {true}},
+      {"continue_final_message", {false}},
+      {"return_hidden_states", {false}},
   };
   return values;
 }
@@ -65,7 +70,9 @@ bool is_ignored(const std::string& name) {
                                                  "parallel_tool_calls",
                                                  "stream_options",
                                                  "prompt_cache_key",
-                                                 "safety_identifier"};
+                                                 "safety_identifier",
+                                                 "separate_reasoning",
+                                                 "stream_reasoning"};
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 

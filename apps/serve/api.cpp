@@ -131,6 +131,8 @@ Api::Api(Models& models, ApiOptions options)
   get("/health", &Api::health, false);
   get("/metrics", &Api::metrics);
   get("/props", &Api::props);
+  get("/server_info", &Api::server_info);
+  get("/model_info", &Api::model_info);
   post("/tokenize", &Api::tokenize);
   post("/detokenize", &Api::detokenize);
   get("/tokenizer_info", &Api::tokenizer_info);

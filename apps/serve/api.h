@@ -107,6 +107,8 @@ class Api {
   HttpResponse health(const HttpRequest& request);
   HttpResponse metrics(const HttpRequest& request);
   HttpResponse props(const HttpRequest& request);
+  HttpResponse server_info(const HttpRequest& request);
+  HttpResponse model_info(const HttpRequest& request);
   HttpResponse tokenize(const HttpRequest& request);
   HttpResponse detokenize(const HttpRequest& request);
   HttpResponse tokenizer_info(const HttpRequest& request);

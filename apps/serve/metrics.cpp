@@ -56,6 +56,18 @@ class MetricsText {
     }
   }
 
+  // Of each model, with its figures as labels: the form that the Kubernetes inference gateway
+  // reads.
+  void cache_config() {
+    const std::string name = "cache_config_info";
+    head(name, "gauge", "Positions of a KV cache's block and number of blocks, in the labels.");
+    for (const ModelMetrics& model : models_) {
+      text_ += kPrefix + name + "{" + labels_of(model) + ",block_size=\"" +
+               number(kKvBlockPositions) + "\",num_gpu_blocks=\"" + number(model.state.kv_blocks) +
+               "\"} 1\n";
+    }
+  }
+
   void histogram(const std::string& name, const std::string& help,
                  SecondsHistogram EngineState::*values) {
     head(name, "histogram", help);
@@ -151,6 +163,7 @@ std::string metrics_text(const ServerMetrics& metrics) {
   text.gauge("kv_cache_blocks_cached", "Blocks kept for later prompts.",
              [](const State& state) { return state.kv_blocks_cached; });
   text.of_server("kv_block_positions", "gauge", "Positions of a block.", kKvBlockPositions);
+  text.cache_config();
   text.counter("prompt_tokens_total", "Prompt tokens that were computed.",
                [](const State& state) { return state.counters.prompt_ids; });
   text.counter("prompt_tokens_cached_total", "Prompt tokens found in the prefix cache.",

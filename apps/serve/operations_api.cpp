@@ -1,5 +1,5 @@
-// The page, and what operators and tools ask: /health, /metrics, /props, /tokenize, /detokenize,
-// /tokenizer_info.
+// The page, and what operators and tools ask: /health, /metrics, /props, /server_info, /model_info,
+// /tokenize, /detokenize, /tokenizer_info.
 #include <utility>
 
 #include "apps/common/version.h"
@@ -82,6 +82,22 @@ HttpResponse Api::props(const HttpRequest& request) {
        {"chat_template", model.file().tokenizer().chat_template},
        {"default_generation_settings",
         {{"n_ctx", model.context()}, {"params", to_json(model.chat_defaults().sampling)}}}});
+}
+
+// What SGLang's router asks of a worker, in its words. There is no model_path: the router would
+// load a tokenizer from there.
+HttpResponse Api::server_info(const HttpRequest&) {
+  const ServedModel& model = models_.first();
+  return json_response({{"served_model_name", model.name()},
+                        {"version", build_info().version},
+                        {"max_running_requests", models_.status(model).sequences}});
+}
+
+HttpResponse Api::model_info(const HttpRequest&) {
+  const ServedModel& model = models_.first();
+  return json_response({{"architectures", Json::array({model.file().config().architecture})},
+                        {"is_generation", true},
+                        {"max_model_len", model.context()}});
 }
 
 // The fields of llama-server's path and of vLLM's: `content` or `prompt`, or the `messages` of a

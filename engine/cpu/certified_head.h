@@ -1,4 +1,5 @@
-// The certified head that greedy steps read on the CPU, built once it pays.
+// The certified head that greedy steps, and those of rules that keep few ids, read on the CPU,
+// built once it pays.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@ namespace edgellm {
 
 class LazyCertifiedHead {
  public:
-  // Rows of greedy steps that the full head serves before the certified head is built. Building,
+  // Rows of such steps that the full head serves before the certified head is built. Building,
   // most of which is the system's clearing of fresh memory, takes as long as about 20 certified
   // steps save (docs/numerics.md). So a run of a few tokens loses nothing, and a run of any
   // other length loses little against the better choice for its length.
@@ -21,7 +22,7 @@ class LazyCertifiedHead {
   LazyCertifiedHead(const DenseMatrix& w, bool wanted)
       : w_(w), wanted_(wanted && w.cols <= kMaxCertifiedCols) {}
 
-  // Called for every greedy step, which has `rows` rows; null where the full head serves the step.
+  // Called for every such step, which has `rows` rows; null where the full head serves the step.
   const CertifiedHead* next_step(int rows, cpu::Pool& pool);
 
   size_t bytes() const { return built() ? codes_bytes() + bounds_bytes() : 0; }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 
 #include "base/error.h"
 #include "engine/backend.h"
@@ -240,7 +241,7 @@ class CpuBackend final : public Backend {
       head.banned = bans->data();
       head.n_banned = static_cast<int>(bans->size());
     }
-    const bool can_certify = bans && outputs.logprobs.empty();
+    const bool can_certify = outputs.logprobs.empty();
     for (size_t begin = 0; begin < outputs.rows.size();) {
       const bool is_id_only = begin < ids_only;
       const bool gives_id = begin < outputs.ids.size();
@@ -258,7 +259,12 @@ class CpuBackend final : public Backend {
         head.logits = outputs.logits.data() + (begin - ids_only) * vocab;
       }
       if (is_id_only && can_certify) {
-        run_certified_head(head);
+        const std::span<int32_t> ids = outputs.ids.subspan(begin, rows);
+        if (bans) {
+          run_certified_head(head);
+        } else {
+          run_choices(batch, head, ids, fault);
+        }
       } else {
         cpu::head(head, pool_);
         throw_on_fault(fault, model());
@@ -280,8 +286,7 @@ class CpuBackend final : public Backend {
                       biases_.begin() + static_cast<ptrdiff_t>(sequence) * kMaxBiases);
   }
 
-  // Chooses the ids of the head's rows.
-  void run_choice(const Batch& batch, const HeadArgs& head, std::span<int32_t> ids) {
+  ChooseArgs choose_args(const Batch& batch, const HeadArgs& head, int32_t* ids) const {
     ChooseArgs args;
     args.logits = head.logits;
     args.row_list = head.row_list;
@@ -289,10 +294,58 @@ class CpuBackend final : public Backend {
     args.rules = choices_.rules().data();
     args.marks = marks_.data();
     args.biases = biases_.data();
-    args.ids = ids.data();
+    args.ids = ids;
     args.rows = head.rows;
     args.vocab = config_.vocab;
-    cpu::choose(args, pool_);
+    return args;
+  }
+
+  // Chooses the ids of the head's rows from their logits.
+  void run_choice(const Batch& batch, const HeadArgs& head, std::span<int32_t> ids) {
+    cpu::choose(choose_args(batch, head, ids.data()), pool_);
+  }
+
+  // Logits and ids of the head's rows, by rules. The certified head serves the rows whose rules
+  // keep few ids, the full head the others.
+  void run_choices(const Batch& batch, const HeadArgs& head, std::span<int32_t> ids,
+                   const int32_t& fault) {
+    const auto keeps_few_ids = [&](int32_t row) {
+      const auto sequence = static_cast<size_t>(batch.sequences[static_cast<size_t>(row)]);
+      return keeps_few(choices_.rules()[sequence], config_.vocab);
+    };
+    // Those first whose rules keep few.
+    std::vector<size_t> order(ids.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    const auto few_end = std::stable_partition(
+        order.begin(), order.end(), [&](size_t i) { return keeps_few_ids(head.row_list[i]); });
+    const auto n_few = static_cast<size_t>(few_end - order.begin());
+    const CertifiedHead* certified =
+        n_few == 0 ? nullptr : certified_head_.next_step(static_cast<int>(n_few), pool_);
+    std::vector<int32_t> row_list(ids.size());
+    std::vector<int32_t> chosen(ids.size());
+    for (size_t i = 0; i < order.size(); ++i) row_list[i] = head.row_list[order[i]];
+    const auto part = [&](size_t begin, size_t end) {
+      HeadArgs rows = head;
+      rows.row_list = row_list.data() + begin;
+      rows.rows = static_cast<int>(end - begin);
+      return rows;
+    };
+    const size_t n_certified = certified == nullptr ? 0 : n_few;
+    if (n_certified > 0) {
+      const HeadArgs rows = part(0, n_certified);
+      rescored_.resize(n_certified);
+      cpu::certified_choose(
+          {rows, *certified, choose_args(batch, rows, chosen.data()), rescored_.data()}, pool_);
+      throw_on_fault(fault, model());
+      head_stats_.add(rescored_);
+    }
+    if (n_certified < ids.size()) {
+      const HeadArgs rows = part(n_certified, ids.size());
+      cpu::head(rows, pool_);
+      throw_on_fault(fault, model());
+      run_choice(batch, rows, std::span(chosen).subspan(n_certified));
+    }
+    for (size_t i = 0; i < order.size(); ++i) ids[order[i]] = chosen[i];
   }
 
   void count_choices(const Batch& batch, const Outputs& outputs, const int32_t& fault) {
@@ -348,7 +401,7 @@ class CpuBackend final : public Backend {
   cpu::Pool pool_;
   LazyCertifiedHead certified_head_;
   HeadStats head_stats_;
-  std::vector<int32_t> rescored_;  // [output rows] of a greedy step
+  std::vector<int32_t> rescored_;  // [output rows] of a step of the certified head
   std::vector<float> x_;           // [max_rows, dim] residual stream
   std::vector<float> q_;           // [max_rows, q_dim]
   std::vector<float> k_;           // [max_rows, kv_dim]

@@ -445,11 +445,36 @@ inline void add_group_lanes(I a, I b, I c, I d, I4* sums) {
 
 #include "kernels/cpu/wide_avx512.inc"
 
+// The same on tile registers.
+#include "kernels/cpu/wide_amx.inc"
+
 }  // namespace
 
 const Primitives kAvx512 = {
     "avx512",   kPlaneBytes, quantise, ternary_rows, code_groups, group_rows,         rms_norm,
     dense_rows, largest,     powers,   row_amax,     code_row,    certified_products, gate,
     add_rows,   attention,   turn_row, code_digits,  code_query,  integer_attention,  merge_states};
+
+const Primitives kAvx512Amx = {"avx512_amx",
+                               kPlaneBytes,
+                               quantise,
+                               tile_ternary_rows,
+                               code_groups,
+                               group_rows,
+                               rms_norm,
+                               dense_rows,
+                               largest,
+                               powers,
+                               row_amax,
+                               code_row,
+                               certified_products,
+                               gate,
+                               add_rows,
+                               attention,
+                               turn_row,
+                               code_digits,
+                               code_query,
+                               integer_attention,
+                               merge_states};
 
 }  // namespace edgellm::cpu

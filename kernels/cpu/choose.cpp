@@ -8,22 +8,13 @@
 
 #include "base/error.h"
 #include "kernels/choice.h"
+#include "kernels/cpu/candidates.h"
 #include "kernels/cpu/carver.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm::cpu {
 namespace {
-
-struct Candidate {
-  float logit;  // adjusted
-  int32_t id;
-};
-
-// The order of the filters: no two candidates are equal in it.
-bool is_larger(const Candidate& a, const Candidate& b) {
-  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
 
 // Cells are named by the upper bits of numbers whose order is that of the filters.
 constexpr int kCellShift = 20;

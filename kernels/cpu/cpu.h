@@ -18,6 +18,7 @@ void ffn_down(const ProjectArgs& args, Pool& pool);
 void head(const HeadArgs& args, Pool& pool);
 void certified_head(const CertifiedHeadArgs& args, Pool& pool);
 void choose(const ChooseArgs& args, Pool& pool);
+void certified_choose(const CertifiedChooseArgs& args, Pool& pool);
 void logprobs(const LogprobArgs& args, Pool& pool);
 
 // Builds the certified head of `w`, at most kMaxCertifiedCols columns: codes [rows, pitch] and

@@ -1,9 +1,14 @@
-// build_certified_head and certified_head: the exact arg-max of the head from its int8 codes.
+// build_certified_head, certified_head and certified_choose: the largest logits of the head,
+// exactly, from its int8 codes.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
+#include <functional>
+#include <new>
+#include <span>
 
 #include "kernels/certified_head.h"
+#include "kernels/choice.h"
+#include "kernels/cpu/candidates.h"
 #include "kernels/cpu/carver.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/primitives.h"
@@ -61,36 +66,234 @@ HiddenBound make_steps(const float* normed, int n, int16_t* steps, size_t pitch)
   return hidden_bound(finite, scale, n, squares, deltas);
 }
 
+// The `most` largest of the values that it is given.
+class LargestValues {
+ public:
+  LargestValues(float* heap, int most) : heap_(heap), most_(most) {}
+
+  // The smallest value that would be one of them.
+  float least() const { return n_ < most_ ? -INFINITY : heap_[0]; }
+  void add(float value) {
+    if (n_ == most_) {
+      std::pop_heap(heap_, heap_ + n_, std::greater<>());
+      --n_;
+    }
+    heap_[n_++] = value;
+    std::push_heap(heap_, heap_ + n_, std::greater<>());
+  }
+  std::span<const float> values() const { return {heap_, static_cast<size_t>(n_)}; }
+
+ private:
+  float* heap_;  // the smallest at its front
+  int most_;
+  int n_ = 0;
+};
+
+// Whose largest logits are wanted: the arg-max of rows without rules.
+struct ArgMaxRows {
+  const HeadArgs& head;
+
+  int keep(int /*row*/) const { return 1; }
+  // Bounds of this id must not speak against others.
+  bool is_apart(int /*row*/, int id) const {
+    const int32_t* end = head.banned + head.n_banned;
+    return std::find(head.banned, end, id) != end;
+  }
+  // Some of these ids are candidates whatever their bounds are.
+  bool has_certain(int /*row*/, int /*begin*/, int /*end*/) const { return false; }
+  bool is_certain(int /*row*/, int /*id*/) const { return false; }
+};
+
+// Those of rows with rules. The bounds say nothing of a logit that is adjusted later, so that ids
+// with marks are all candidates, unless they are banned.
+struct RuledRows {
+  const ChooseArgs& choose;
+
+  int32_t sequence(int row) const { return choose.places.sequence[choose.row_list[row]]; }
+  const ChoiceRule& rule(int row) const { return choose.rules[sequence(row)]; }
+  const uint16_t* marks(int row) const {
+    return choose.marks +
+           static_cast<ptrdiff_t>(sequence(row)) * static_cast<ptrdiff_t>(choose.vocab);
+  }
+  int keep(int row) const { return most_kept(rule(row)); }
+  bool is_apart(int row, int id) const { return rule(row).marks != 0 && marks(row)[id] != 0; }
+  bool has_certain(int row, int begin, int end) const {
+    if (rule(row).marks == 0) return false;
+    const uint16_t* of_row = marks(row);
+    uint32_t any = 0;
+    for (int id = begin; id < end; ++id) any |= of_row[id];
+    return any != 0;
+  }
+  bool is_certain(int row, int id) const {
+    return is_apart(row, id) && (marks(row)[id] & kMarkBanned) == 0;
+  }
+};
+
 // What the parallel loops leave behind.
 struct Scratch {
-  int16_t* steps = nullptr;       // [rows, pitch]
-  HiddenBound* hidden = nullptr;  // [rows]
-  uint32_t* lower = nullptr;      // [threads, rows] ordered_bits() of the best lower bound
-  uint64_t* best = nullptr;       // [threads, rows] logit_key() of the best logit
-  int32_t* rescored = nullptr;    // [threads, rows]
+  int16_t* steps = nullptr;         // [rows, pitch]
+  HiddenBound* hidden = nullptr;    // [rows]
+  float* heaps = nullptr;           // [threads, rows, most] the largest lower bounds
+  LargestValues* lower = nullptr;   // [threads, rows] of the heaps
+  float* most_upper = nullptr;      // [rows, items] the largest upper bound of an item
+  int32_t* count = nullptr;         // [rows] candidates
+  Candidate* candidates = nullptr;  // [rows, vocab], in ascending order of ids
 
-  static Scratch take(Pool& pool, size_t rows, size_t pitch) {
+  static Scratch take(Pool& pool, size_t rows, size_t pitch, size_t vocab, size_t most) {
+    const size_t cells = rows * static_cast<size_t>(pool.threads());
     const auto place = [&](Carver carver, Scratch& scratch) {
-      const size_t cells = rows * static_cast<size_t>(pool.threads());
       scratch.steps = carver.take<int16_t>(rows * pitch);
       scratch.hidden = carver.take<HiddenBound>(rows);
-      scratch.lower = carver.take<uint32_t>(cells);
-      scratch.best = carver.take<uint64_t>(cells);
-      scratch.rescored = carver.take<int32_t>(cells);
+      scratch.heaps = carver.take<float>(cells * most);
+      scratch.lower = carver.take<LargestValues>(cells);
+      scratch.most_upper = carver.take<float>(rows * ((vocab + kRowsPerItem - 1) / kRowsPerItem));
+      scratch.count = carver.take<int32_t>(rows);
+      // Last, because few of its pages are ever written.
+      scratch.candidates = carver.take<Candidate>(rows * vocab);
       return carver.used();
     };
     Scratch scratch;
     const size_t bytes = place(Carver(), scratch);
     place(Carver(pool.shared_scratch(bytes)), scratch);
-    std::fill_n(scratch.lower, rows * static_cast<size_t>(pool.threads()), 0u);
-    std::fill_n(scratch.best, rows * static_cast<size_t>(pool.threads()), uint64_t{0});
-    std::fill_n(scratch.rescored, rows * static_cast<size_t>(pool.threads()), 0);
     return scratch;
+  }
+
+  std::span<Candidate> of_row(int row, int vocab) const {
+    return {candidates + at(row, vocab), static_cast<size_t>(count[row])};
   }
 };
 
-bool is_banned(const HeadArgs& args, int id) {
-  return std::find(args.banned, args.banned + args.n_banned, id) != args.banned + args.n_banned;
+// The final norm of each row, its steps and what its bounds need.
+void code_rows(const HeadArgs& head, size_t pitch, const Scratch& scratch, Pool& pool) {
+  const int dim = head.w.cols;
+  pool.for_each(head.rows, 1, [&](int begin, int end, int) {
+    for (int row = begin; row < end; ++row) {
+      float* normed = head.normed + at(row, dim);
+      pool.isa().rms_norm(head.x + at(head.row_list[row], dim), head.gain, head.eps, dim, normed);
+      scratch.hidden[row] =
+          make_steps(normed, dim, scratch.steps + static_cast<size_t>(row) * pitch, pitch);
+    }
+  });
+}
+
+// Bounds of every logit: the upper ones in place of the logits.
+template <class Rows>
+void bound_logits(const HeadArgs& head, const CertifiedHead& certified, const Rows& of,
+                  const Scratch& scratch, Pool& pool) {
+  const int vocab = head.w.rows;
+  const int items = (vocab + kRowsPerItem - 1) / kRowsPerItem;
+  pool.for_each(items, 1, [&](int begin, int end, int thread) {
+    for (int item = begin; item < end; ++item) {
+      const int first = item * kRowsPerItem;
+      const int count = std::min(kRowsPerItem, vocab - first);
+      // Each becomes the bound, in its place.
+      pool.isa().certified_products(certified, first, first + count, scratch.steps, head.rows,
+                                    head.logits + first, static_cast<size_t>(vocab));
+      for (int row = 0; row < head.rows; ++row) {
+        float* upper = head.logits + at(row, vocab) + first;
+        LargestValues& lower = scratch.lower[at(thread, head.rows, row)];
+        float least = lower.least();
+        float most = -INFINITY;
+        const HiddenBound hidden = scratch.hidden[row];
+        for (int i = 0; i < count; ++i) {
+          const LogitBounds bounds =
+              logit_bounds(upper[i], certified.row_bounds[first + i], hidden);
+          upper[i] = bounds.upper;
+          // NaN: there is no bound.
+          most = std::max(most, std::isnan(bounds.upper) ? INFINITY : bounds.upper);
+          if (bounds.lower > least && !of.is_apart(row, first + i)) {
+            lower.add(bounds.lower);
+            least = lower.least();
+          }
+        }
+        scratch.most_upper[at(row, items, item)] = most;
+      }
+    }
+  });
+}
+
+// The ids that may be among the row's `keep` largest logits, and those that are so for certain.
+template <class Rows>
+void find_candidates(const HeadArgs& head, const Rows& of, int row, float least,
+                     const Scratch& scratch) {
+  const int vocab = head.w.rows;
+  const int items = (vocab + kRowsPerItem - 1) / kRowsPerItem;
+  const float* upper = head.logits + at(row, vocab);
+  Candidate* candidates = scratch.candidates + at(row, vocab);
+  int32_t n = 0;
+  for (int item = 0; item < items; ++item) {
+    const int first = item * kRowsPerItem;
+    const int last = std::min(first + kRowsPerItem, vocab);
+    if (scratch.most_upper[at(row, items, item)] < least && !of.has_certain(row, first, last)) {
+      continue;
+    }
+    for (int v = first; v < last; ++v) {
+      // NaN compares as false: a row without a bound is computed.
+      if (upper[v] < least && !of.is_certain(row, v)) continue;
+      candidates[n++].id = v;
+    }
+  }
+  scratch.count[row] = n;
+}
+
+// The logits of all candidates.
+void compute_candidates(const HeadArgs& head, const Scratch& scratch, Pool& pool) {
+  const int dim = head.w.cols;
+  const int vocab = head.w.rows;
+  constexpr int kPerItem = 4;
+  const auto items_of = [&](int row) { return (scratch.count[row] + kPerItem - 1) / kPerItem; };
+  int items = 0;
+  for (int row = 0; row < head.rows; ++row) items += items_of(row);
+  pool.for_each(items, 1, [&](int begin, int end, int) {
+    int row = 0;
+    int row_begin = 0;  // its first item
+    for (int item = begin; item < end; ++item) {
+      while (item >= row_begin + items_of(row)) row_begin += items_of(row++);
+      const int first = (item - row_begin) * kPerItem;
+      const int last = std::min<int>(first + kPerItem, scratch.count[row]);
+      for (int i = first; i < last; ++i) {
+        Candidate& candidate = scratch.candidates[at(row, vocab, i)];
+        if (!pool.isa().dense_rows(head.w, candidate.id, candidate.id + 1,
+                                   head.normed + at(row, dim), 1, &candidate.logit, 1)) {
+          set_fault(head.fault, head.layers + 1);
+        }
+      }
+    }
+  });
+}
+
+// The candidates of every row, with their logits.
+template <class Rows>
+Scratch certified_candidates(const HeadArgs& head, const CertifiedHead& certified, const Rows& of,
+                             Pool& pool) {
+  int most = 1;
+  for (int row = 0; row < head.rows; ++row) most = std::max(most, of.keep(row));
+  const Scratch scratch =
+      Scratch::take(pool, static_cast<size_t>(head.rows), certified.pitch(),
+                    static_cast<size_t>(head.w.rows), static_cast<size_t>(most));
+  for (int thread = 0; thread < pool.threads(); ++thread) {
+    for (int row = 0; row < head.rows; ++row) {
+      const size_t cell = at(thread, head.rows, row);
+      new (scratch.lower + cell)
+          LargestValues(scratch.heaps + cell * static_cast<size_t>(most), of.keep(row));
+    }
+  }
+  code_rows(head, certified.pitch(), scratch, pool);
+  bound_logits(head, certified, of, scratch, pool);
+  pool.for_each(head.rows, 1, [&](int begin, int end, int) {
+    for (int row = begin; row < end; ++row) {
+      // As many logits as are kept are not below it.
+      LargestValues& lower = scratch.lower[row];
+      for (int thread = 1; thread < pool.threads(); ++thread) {
+        for (const float value : scratch.lower[at(thread, head.rows, row)].values()) {
+          if (value > lower.least()) lower.add(value);
+        }
+      }
+      find_candidates(head, of, row, lower.least(), scratch);
+    }
+  });
+  compute_candidates(head, scratch, pool);
+  return scratch;
 }
 
 }  // namespace
@@ -107,86 +310,32 @@ void build_certified_head(const DenseMatrix& w, int8_t* codes, CertifiedRow* row
 
 void certified_head(const CertifiedHeadArgs& args, Pool& pool) {
   const HeadArgs& head = args.head;
-  const Primitives& isa = pool.isa();
-  const int dim = head.w.cols;
-  const int vocab = head.w.rows;
-  const size_t pitch = args.certified.pitch();
-  const Scratch scratch = Scratch::take(pool, static_cast<size_t>(head.rows), pitch);
-
-  pool.for_each(head.rows, 1, [&](int begin, int end, int) {
-    for (int row = begin; row < end; ++row) {
-      float* normed = head.normed + at(row, dim);
-      isa.rms_norm(head.x + at(head.row_list[row], dim), head.gain, head.eps, dim, normed);
-      scratch.hidden[row] =
-          make_steps(normed, dim, scratch.steps + static_cast<size_t>(row) * pitch, pitch);
-    }
-  });
-
-  // Bounds of every logit.
-  const int items = (vocab + kRowsPerItem - 1) / kRowsPerItem;
-  pool.for_each(items, 1, [&](int begin, int end, int thread) {
-    for (int item = begin; item < end; ++item) {
-      const int first = item * kRowsPerItem;
-      const int count = std::min(kRowsPerItem, vocab - first);
-      // Each becomes the bound, in its place.
-      isa.certified_products(args.certified, first, first + count, scratch.steps, head.rows,
-                             head.logits + first, static_cast<size_t>(vocab));
-      for (int row = 0; row < head.rows; ++row) {
-        float* upper = head.logits + at(row, vocab) + first;
-        uint32_t& best = scratch.lower[at(thread, head.rows) + static_cast<size_t>(row)];
-        float best_lower = from_ordered_bits(best);
-        const HiddenBound hidden = scratch.hidden[row];
-        for (int i = 0; i < count; ++i) {
-          const LogitBounds bounds =
-              logit_bounds(upper[i], args.certified.row_bounds[first + i], hidden);
-          upper[i] = bounds.upper;
-          // False where there is no bound (NaN).
-          if (bounds.lower > best_lower && !is_banned(head, first + i)) best_lower = bounds.lower;
-        }
-        if (best_lower > -INFINITY) best = ordered_bits(best_lower);
-      }
-    }
-  });
-  for (int row = 0; row < head.rows; ++row) {
-    uint32_t& best = scratch.lower[row];
-    for (int thread = 1; thread < pool.threads(); ++thread) {
-      best = std::max(best, scratch.lower[at(thread, head.rows) + static_cast<size_t>(row)]);
-    }
-  }
-
-  // The rows that may hold the largest logit.
-  pool.for_each(items, 16, [&](int begin, int end, int thread) {
-    const int last = std::min(end * kRowsPerItem, vocab);
-    for (int row = 0; row < head.rows; ++row) {
-      const float lower = from_ordered_bits(scratch.lower[row]);
-      const float* upper = head.logits + at(row, vocab);
-      const size_t cell = at(thread, head.rows) + static_cast<size_t>(row);
-      for (int v = begin * kRowsPerItem; v < last; ++v) {
-        if (upper[v] < lower) continue;  // false also where there is no bound (NaN)
-        float logit = 0.0f;
-        if (!isa.dense_rows(head.w, v, v + 1, head.normed + at(row, dim), 1, &logit, 1)) {
-          int32_t none = 0;
-          std::atomic_ref<int32_t>(*head.fault)
-              .compare_exchange_strong(none, head.layers + 1, std::memory_order_relaxed);
-        }
-        ++scratch.rescored[cell];
-        if (!is_banned(head, v)) {
-          scratch.best[cell] = std::max(scratch.best[cell], logit_key(logit, v));
-        }
-      }
-    }
-  });
+  const ArgMaxRows rows{head};
+  const Scratch scratch = certified_candidates(head, args.certified, rows, pool);
   for (int row = 0; row < head.rows; ++row) {
     uint64_t best = 0;
-    int32_t rescored = 0;
-    for (int thread = 0; thread < pool.threads(); ++thread) {
-      const size_t cell = at(thread, head.rows) + static_cast<size_t>(row);
-      best = std::max(best, scratch.best[cell]);
-      rescored += scratch.rescored[cell];
+    for (const Candidate& candidate : scratch.of_row(row, head.w.rows)) {
+      if (rows.is_apart(row, candidate.id)) continue;
+      best = std::max(best, logit_key(candidate.logit, candidate.id));
     }
     head.argmax[row] = id_of_key(best);
-    args.rescored[row] = rescored;
+    args.rescored[row] = scratch.count[row];
   }
+}
+
+void certified_choose(const CertifiedChooseArgs& args, Pool& pool) {
+  const HeadArgs& head = args.head;
+  const Scratch scratch = certified_candidates(head, args.certified, RuledRows{args.choose}, pool);
+  pool.for_each(head.rows, 1, [&](int begin, int end, int thread) {
+    for (int row = begin; row < end; ++row) {
+      args.rescored[row] = scratch.count[row];
+      // A value that is not finite ends the run: no choice is defined.
+      args.choose.ids[row] =
+          *head.fault != 0
+              ? -1
+              : choose_among(args.choose, row, scratch.of_row(row, head.w.rows), pool, thread);
+    }
+  });
 }
 
 }  // namespace edgellm::cpu

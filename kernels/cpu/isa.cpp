@@ -29,6 +29,15 @@ bool has_avx_vnni() {
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAvxVnniBit) != 0;
 }
 
+// Products of int8 on tile registers.
+bool has_amx() {
+  constexpr unsigned kTileBit = 1u << 24;  // of leaf 7, EDX, both
+  constexpr unsigned kInt8Bit = 1u << 25;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kTileBit) != 0 &&
+         (edx & kInt8Bit) != 0 && allow_tile_registers();
+}
+
 }  // namespace
 #endif
 
@@ -42,6 +51,7 @@ std::vector<const Primitives*> usable_isas() {
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vnni")) {
       usable.push_back(&kAvx512);
+      if (has_amx()) usable.push_back(&kAvx512Amx);
     }
   }
 #elif defined(__aarch64__)

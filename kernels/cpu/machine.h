@@ -1,16 +1,28 @@
 // The processor that this process runs on. What only Linux can be asked for is asked for here.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace edgellm::cpu {
 
 // Cores this process may use: those of its affinity mask, so that taskset and cpusets are
-// respected.
+// respected, and no more than the CPU time that its control groups allow, as of a container. More
+// threads than that would use up a period's time early, and all wait for its end.
 int usable_cores();
+
+// Cores' worth of CPU time, at least one, that a cpu.max file of a control group allows; none where
+// it sets no limit. `text` is what the file holds: "150000 100000" or "max 100000".
+std::optional<int> cores_of_quota(std::string_view text);
 
 // As Linux names the processor, or on ARM the board; not every machine has a name.
 std::string machine_name();
+
+#if defined(__x86_64__)
+// Asks the system for the tile registers of AMX, for all threads. False where it has none to give.
+bool allow_tile_registers();
+#endif
 
 #if defined(__aarch64__)
 // What not every 64-bit ARM processor has.

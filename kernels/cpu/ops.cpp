@@ -2,6 +2,7 @@
 // that include it.
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <initializer_list>
 
 #include "base/error.h"
@@ -101,19 +102,35 @@ class CodedRows {
 
 // How a product of w_rows weight rows with `rows` activation rows is cut into items.
 struct Tiling {
+  static constexpr int kLeastRows = 8;   // of an item: less is short against taking it
+  static constexpr int kMostRows = 128;  // and what its results on the stack have room for
+  static constexpr int kMostTiles = 4;   // of a thread, unless the most rows make more
+
   int w_tile;  // weight rows of an item, a multiple of 4
   int w_tiles;
   int t_tile;  // activation rows of an item
   int t_tiles;
 
   Tiling(int w_rows, int rows, int threads) {
-    // Few activation rows: the weights are read once, and about four items a thread even out what
-    // the machine does besides. Many: an item's activations should stay in the L2 cache.
-    const int share = (w_rows + 4 * threads - 1) / (4 * threads);
-    w_tile = std::clamp((share + 3) / 4 * 4, 16, 128);
-    w_tiles = (w_rows + w_tile - 1) / w_tile;
+    // Few activation rows: the weights are read once. Every thread should get as many weight rows;
+    // with some tiles each, threads that are free can help one that is held up by what the machine
+    // does besides. Many: an item's activations should stay in the L2 cache.
     t_tile = std::min(rows, kMaxTokenTile);
     t_tiles = (rows + t_tile - 1) / t_tile;
+    w_tile = kMostRows;
+    const int unit = rows < 16 ? 4 : 32;  // weight rows that inner loops take together
+    int64_t least_load = INT64_MAX;  // weight rows of the thread that has the most, for each t_tile
+    for (int tiles = kMostTiles; tiles >= 1; --tiles) {
+      const int share = (w_rows + tiles * threads - 1) / (tiles * threads);
+      const int tile = std::clamp((share + unit - 1) / unit * unit, kLeastRows, kMostRows);
+      const int64_t n = static_cast<int64_t>((w_rows + tile - 1) / tile) * t_tiles;
+      const int64_t load = (n + threads - 1) / threads * tile;
+      if (load < least_load) {
+        least_load = load;
+        w_tile = tile;
+      }
+    }
+    w_tiles = (w_rows + w_tile - 1) / w_tile;
   }
   int items() const { return w_tiles * t_tiles; }
 };

@@ -19,6 +19,13 @@ namespace {
 // About 50 us of spinning: longer than the time between two ops, too short to be noticed.
 constexpr int kSpins = 2000;
 
+constexpr uint64_t kEveryChunk = 0xffffffffu;
+
+// A job's number and a count of chunks.
+constexpr uint64_t word_of(uint32_t number, uint64_t chunks) {
+  return static_cast<uint64_t>(number) << 32 | chunks;
+}
+
 void pause() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -71,6 +78,7 @@ std::byte* Pool::Scratch::get(size_t bytes) {
 Pool::Pool(int threads, const Primitives& isa) : isa_(isa) {
   require(threads >= 1, "a pool needs at least one thread");
   per_thread_.resize(static_cast<size_t>(threads));
+  of_thread_ = std::make_unique<Thread[]>(static_cast<size_t>(threads));
   workers_.reserve(static_cast<size_t>(threads - 1));
   try {
     for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { worker_main(t); });
@@ -87,8 +95,8 @@ Pool::~Pool() { stop(); }
 
 void Pool::stop() {
   stopping_.store(true, std::memory_order_relaxed);
-  wake_.fetch_add(1, std::memory_order_release);
-  wake_.notify_all();
+  job_.fetch_add(1, std::memory_order_release);
+  job_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -104,18 +112,26 @@ void Pool::run(int items, int grain, Invoke invoke, void* context) {
     if (items > 0) invoke(context, 0, items, 0);
     return;
   }
-  invoke_ = invoke;
-  context_ = context;
-  items_ = items;
-  grain_ = grain;
-  next_.store(0, std::memory_order_relaxed);
-  const uint64_t job = (gate_.load(std::memory_order_relaxed) >> 32) + 1;
-  gate_.store(job << 32 | kOpen, std::memory_order_release);
-  wake_.fetch_add(1, std::memory_order_release);
-  wake_.notify_all();
-  work(0);
-  gate_.fetch_and(~kOpen, std::memory_order_relaxed);
-  for (int spin = 0; (gate_.load(std::memory_order_acquire) & kInside) != 0; ++spin) {
+  const uint32_t number = job_.load(std::memory_order_relaxed) + 1;
+  const Work job{number, invoke, context, items, grain};
+  // Numbers return some day. No thread may have one of that long ago by then, as it might if no
+  // chunk was left for it in all jobs since. No chunk is running now, so nobody else writes these.
+  if (number % (1u << 20) == 0) {
+    for (int t = 0; t < threads(); ++t) {
+      Thread& thread = of_thread_[static_cast<size_t>(t)];
+      thread.taken.store(word_of(number - 1, kEveryChunk), std::memory_order_relaxed);
+      thread.finished.store(word_of(number - 1, 0), std::memory_order_relaxed);
+    }
+  }
+  Job& shown = jobs_[number % 2];
+  shown.invoke.store(invoke, std::memory_order_release);
+  shown.context.store(context, std::memory_order_release);
+  shown.items.store(items, std::memory_order_release);
+  shown.grain.store(grain, std::memory_order_release);
+  job_.store(number, std::memory_order_release);
+  job_.notify_all();
+  work(job, 0);
+  for (int spin = 0; finished_chunks(number) < job.chunks(); ++spin) {
     if (spin < kSpins) {
       pause();
     } else {
@@ -125,43 +141,76 @@ void Pool::run(int items, int grain, Invoke invoke, void* context) {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void Pool::work(int thread) {
-  try {
-    check_float_environment();
-    for (;;) {
-      const int begin = next_.fetch_add(grain_, std::memory_order_relaxed);
-      if (begin >= items_) return;
-      invoke_(context_, begin, std::min(begin + grain_, items_), thread);
+bool Pool::read_job(uint32_t number, Work& work) const {
+  const Job& job = jobs_[number % 2];
+  work = {number, job.invoke.load(std::memory_order_acquire),
+          job.context.load(std::memory_order_acquire), job.items.load(std::memory_order_acquire),
+          job.grain.load(std::memory_order_acquire)};
+  return job_.load(std::memory_order_acquire) == number;
+}
+
+// The number of a chunk of the share; -1 where all are taken.
+int Pool::take_chunk(const Work& work, int share) {
+  const int64_t chunks = work.chunks();
+  const auto begin = static_cast<uint32_t>(chunks * share / threads());
+  const auto end = static_cast<uint32_t>(chunks * (share + 1) / threads());
+  std::atomic<uint64_t>& taken = of_thread_[static_cast<size_t>(share)].taken;
+  uint64_t word = taken.load(std::memory_order_relaxed);
+  for (;;) {
+    const auto age = static_cast<int32_t>(work.number - static_cast<uint32_t>(word >> 32));
+    const uint32_t n = age > 0 ? 0 : static_cast<uint32_t>(word);
+    if (age < 0 || n >= end - begin) return -1;
+    // The work itself was read from the job (acquire); this order adds nothing but the count.
+    if (taken.compare_exchange_weak(word, word_of(work.number, n + 1), std::memory_order_relaxed,
+                                    std::memory_order_relaxed)) {
+      return static_cast<int>(begin + n);
     }
-  } catch (...) {
-    const std::lock_guard lock(error_mutex_);
-    if (!error_) error_ = std::current_exception();
   }
 }
 
-bool Pool::enter() {
-  uint64_t gate = gate_.load(std::memory_order_relaxed);
-  while ((gate & kOpen) != 0) {
-    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire,
-                                    std::memory_order_relaxed)) {
-      return true;
+void Pool::work(const Work& work, int thread) {
+  uint32_t finished = 0;
+  const auto run_chunk = [&](int chunk) {
+    try {
+      if (finished == 0) check_float_environment();
+      const int begin = chunk * work.grain;
+      work.invoke(work.context, begin, std::min(begin + work.grain, work.items), thread);
+    } catch (...) {
+      const std::lock_guard lock(error_mutex_);
+      if (!error_) error_ = std::current_exception();
     }
+    ++finished;
+    of_thread_[static_cast<size_t>(thread)].finished.store(word_of(work.number, finished),
+                                                           std::memory_order_release);
+  };
+  // Its own share first, then what is left of the others'.
+  for (int i = 0; i < threads(); ++i) {
+    const int share = (thread + i) % threads();
+    for (int chunk; (chunk = take_chunk(work, share)) >= 0;) run_chunk(chunk);
   }
-  return false;
+}
+
+int Pool::finished_chunks(uint32_t number) const {
+  int sum = 0;
+  for (int t = 0; t < threads(); ++t) {
+    const uint64_t word =
+        of_thread_[static_cast<size_t>(t)].finished.load(std::memory_order_acquire);
+    if (static_cast<uint32_t>(word >> 32) == number) sum += static_cast<int>(word & kEveryChunk);
+  }
+  return sum;
 }
 
 void Pool::worker_main(int thread) {
   uint32_t seen = 0;
   for (;;) {
-    for (int spin = 0; spin < kSpins && wake_.load(std::memory_order_relaxed) == seen; ++spin) {
+    for (int spin = 0; spin < kSpins && job_.load(std::memory_order_relaxed) == seen; ++spin) {
       pause();
     }
-    wake_.wait(seen, std::memory_order_relaxed);
-    seen = wake_.load(std::memory_order_acquire);
+    job_.wait(seen, std::memory_order_relaxed);
+    seen = job_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_relaxed)) return;
-    if (!enter()) continue;
-    work(thread);
-    gate_.fetch_sub(1, std::memory_order_release);
+    Work job{};
+    if (read_job(seen, job)) work(job, thread);
   }
 }
 

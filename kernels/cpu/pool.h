@@ -4,6 +4,10 @@
 // item is done. One caller at a time. Which thread runs which item is not defined, so an item must
 // write only what belongs to it; results then cannot depend on the number of threads.
 //
+// Every thread has a share of the items, the same one in every call with as many items: its part of
+// the weights stays in its own cache. A thread that is done helps the others. So a core that is
+// slow, or busy with other work, holds nobody up for longer than a chunk takes.
+//
 // Workers spin for a moment after each job and then sleep: the next op of a layer usually comes
 // within microseconds.
 #pragma once
@@ -35,8 +39,7 @@ class Pool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls body(begin, end, thread) for disjoint ranges that cover [0, items), at most `grain` items
-  // each; thread < threads(). Items are handed out as threads come free. An exception of a body is
-  // rethrown here once all threads are done.
+  // each; thread < threads(). An exception of a body is rethrown here once all threads are done.
   template <class Body>
   void for_each(int items, int grain, Body&& body) {
     run(
@@ -71,10 +74,48 @@ class Pool {
     size_t bytes_ = 0;
   };
 
+  // A job is `chunks` calls of its body. Two are kept, by the parity of their numbers.
+  //
+  // A worker that is late may read one while the caller writes the next but one in its place. It
+  // finds out, because the job number it came for is an old one by then: the fields are written
+  // (release) after that number was raised, and read (acquire) before it is compared.
+  struct Job {
+    std::atomic<Invoke> invoke{nullptr};
+    std::atomic<void*> context{nullptr};
+    std::atomic<int> items{0};
+    std::atomic<int> grain{1};
+  };
+  // The same, read.
+  struct Work {
+    uint32_t number;
+    Invoke invoke;
+    void* context;
+    int items;
+    int grain;
+
+    int chunks() const { return (items - 1) / grain + 1; }
+  };
+
+  // What a thread shows the others, on cache lines of its own.
+  //
+  // taken: job number << 32 | chunks of the thread's share that have been taken. A number older
+  // than the job's: none. To take a chunk is to raise it. A job is over when all chunks of all
+  // shares are finished, so whoever comes late finds every share taken, or of a later job.
+  // finished: job number << 32 | chunks, of any share, that the thread has finished. Only the
+  // thread itself writes it (release), the caller reads it (acquire) and goes on once the sum over
+  // all threads is the number of chunks. It never waits for a worker that is asleep or was not
+  // scheduled in time, as it takes all chunks that are left first.
+  struct alignas(64) Thread {
+    alignas(64) std::atomic<uint64_t> taken{0};
+    alignas(64) std::atomic<uint64_t> finished{0};
+  };
+
   void run(int items, int grain, Invoke invoke, void* context);
   void stop();
-  void work(int thread);
-  bool enter();
+  bool read_job(uint32_t number, Work& work) const;
+  void work(const Work& work, int thread);
+  int take_chunk(const Work& work, int share);
+  int finished_chunks(uint32_t number) const;
   void worker_main(int thread);
 
   const Primitives& isa_;
@@ -82,21 +123,9 @@ class Pool {
   Scratch shared_;
   std::vector<Scratch> per_thread_;
 
-  // The job. The caller writes it while the gate is closed and no worker is inside, then opens the
-  // gate (release). A worker reads it only after it has entered through the open gate (acquire),
-  // and leaves (release) when there are no more items. The caller closes the gate when it has run
-  // out of items itself and waits until it is empty (acquire): it never waits for a worker that is
-  // asleep or was not scheduled in time.
-  Invoke invoke_ = nullptr;
-  void* context_ = nullptr;
-  int items_ = 0;
-  int grain_ = 1;
-  alignas(64) std::atomic<int> next_{0};
-  // Job number in the upper half, so that no value of the gate comes twice; kOpen; workers inside.
-  alignas(64) std::atomic<uint64_t> gate_{0};
-  static constexpr uint64_t kOpen = 1ull << 31;
-  static constexpr uint64_t kInside = kOpen - 1;
-  alignas(64) std::atomic<uint32_t> wake_{0};  // raised for each job; sleeping workers wait on it
+  std::unique_ptr<Thread[]> of_thread_;  // [threads]
+  Job jobs_[2];
+  alignas(64) std::atomic<uint32_t> job_{0};  // the last one's number; sleeping workers wait on it
   std::atomic<bool> stopping_{false};
   std::mutex error_mutex_;
   std::exception_ptr error_;

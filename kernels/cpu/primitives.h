@@ -190,6 +190,7 @@ extern const Primitives kPortable;
 extern const Primitives kAvx2;
 extern const Primitives kAvxVnni;
 extern const Primitives kAvx512;
+extern const Primitives kAvx512Amx;  // and prompts on tile registers
 #elif defined(__aarch64__)
 extern const Primitives kNeon;
 extern const Primitives kNeonDotprod;

@@ -23,6 +23,7 @@ namespace edgellm::cuda {
 namespace {
 
 constexpr int kTiles = kIntegerChunk / kAttentionChunk;  // of a chunk
+constexpr int kWeightPitch = kIntegerChunk + 16;         // bytes: rows in other banks
 
 __device__ __forceinline__ int32_t load_acquire(const int32_t* from) {
   int32_t value;
@@ -79,7 +80,10 @@ struct Decode {
   struct Shared {
     alignas(16) typename Stream::Units units[kUnits];
     alignas(16) uint8_t q[2 * kHeads][kQueryPitch];  // column 2 h + digit
-    // Scores of a round, then digits of their weights; in the end the merged sums.
+    // Of the weights of a chunk, column 2 h + digit; in a small block they lie over the scores.
+    alignas(16) uint8_t p[kIsSmall ? 1 : kRound][kIsSmall ? 1 : 2 * kHeads][kWeightPitch];
+    // Scores of a round, in a small block then the digits of their weights; in the end the merged
+    // sums.
     alignas(16) float rows[kHeads][kRowFloats];
     float factor[kHeads];          // of the scores
     float2 state[kRound][kHeads];  // of chunks: maximum, sum of the weights
@@ -87,17 +91,19 @@ struct Decode {
     int ticket;
     alignas(8) uint64_t arrived[TileBarriers::kMost];
 
-    // The digits of the weights of chunk u, column 2 h + digit: they take the place of the scores.
     __device__ __forceinline__ uint8_t* weights(int u, int column) {
-      return reinterpret_cast<uint8_t*>(&rows[column / 2][u * kScoreFloats]) +
-             column % 2 * kSecondDigits;
+      if constexpr (kIsSmall) {
+        return reinterpret_cast<uint8_t*>(rows[column / 2]) + column % 2 * kSecondDigits;
+      } else {
+        return p[u][column];
+      }
     }
     __device__ __forceinline__ const uint8_t* weights(int u, int column) const {
       return const_cast<Shared*>(this)->weights(u, column);
     }
   };
   // Bytes from a weight's upper digit to its lower one: all columns start in different banks.
-  static constexpr int kSecondDigits = kRound == 1 ? 320 : 272;
+  static constexpr int kSecondDigits = 320;
   static_assert(kSecondDigits + kIntegerChunk <= 4 * kScoreFloats);
 };
 
@@ -202,7 +208,7 @@ __device__ __forceinline__ float2 weigh_chunk(const typename D::Stream::Units& u
     per_unit[i] = j < count ? units[i * 32 / kAttentionChunk][2][j % kAttentionChunk] : 0.0f;
   }
   max = ceilf(max_warp(max));
-  __syncwarp();  // the codes go where the scores were
+  if (D::kIsSmall) __syncwarp();  // the codes go where the scores were
   // Partial sum j mod 16 takes positions in rising order, which lie with lanes j and j + 16 in
   // turn.
   float sum = 0.0f;
@@ -716,7 +722,7 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
                    shared);
   const bool alone = item.workers == 1;
   if (alone) {
-    __syncthreads();  // the sums go where the weights were
+    if (D::kIsSmall) __syncthreads();  // the sums go where the weights were
     merged.share(slabs, shared);
     __syncthreads();
     if (warp < item.heads) write_result<D>(args, item, shared, warp, warp);

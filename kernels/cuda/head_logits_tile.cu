@@ -14,20 +14,22 @@
 namespace edgellm::cuda {
 namespace {
 
-// A thread has 4 head rows x 4 tokens; a warp's lanes are 4 by 8 of those.
-constexpr int kSide = 4;
-static_assert(kLogitTileRows == kLogitTileTokens && kLogitTileRows == 64 && kThreads == 256);
+// Of a thread; a warp's lanes are 4 by 8 of those.
+constexpr int kOwnRows = 2;
+constexpr int kOwnTokens = 4;
+static_assert(kLogitTileRows == 64 && kLogitTileTokens == 64);
+static_assert(kLogitTileThreads * kOwnRows * kOwnTokens == kLogitTileRows * kLogitTileTokens);
 
 struct LogitSums {
-  float of[kSide][kSide];  // [row][token]
+  float of[kOwnRows][kOwnTokens];
 };
 
 __device__ __forceinline__ LogitSums sum_of(const LogitSums& a, const LogitSums& b) {
   LogitSums sum;
 #pragma unroll
-  for (int r = 0; r < kSide; ++r) {
+  for (int r = 0; r < kOwnRows; ++r) {
 #pragma unroll
-    for (int t = 0; t < kSide; ++t) sum.of[r][t] = a.of[r][t] + b.of[r][t];
+    for (int t = 0; t < kOwnTokens; ++t) sum.of[r][t] = a.of[r][t] + b.of[r][t];
   }
   return sum;
 }
@@ -52,13 +54,12 @@ struct ThreadTile {
 
   // Adds the terms of column c.
   __device__ __forceinline__ void add(LogitSums& sums, int c) const {
-    const uint2 pairs = *reinterpret_cast<const uint2*>(weights + c * kLogitTileRows);
+    const uint32_t pair = *reinterpret_cast<const uint32_t*>(weights + c * kLogitTileRows);
     const float4 y = *reinterpret_cast<const float4*>(states + c * kLogitTileTokens);
-    const float2 first = widen_rows<kType>(pairs.x);
-    const float2 second = widen_rows<kType>(pairs.y);
-    const float weight[kSide] = {first.x, first.y, second.x, second.y};
+    const float2 both = widen_rows<kType>(pair);
+    const float weight[kOwnRows] = {both.x, both.y};
 #pragma unroll
-    for (int r = 0; r < kSide; ++r) {
+    for (int r = 0; r < kOwnRows; ++r) {
       sums.of[r][0] = fmaf(weight[r], y.x, sums.of[r][0]);
       sums.of[r][1] = fmaf(weight[r], y.y, sums.of[r][1]);
       sums.of[r][2] = fmaf(weight[r], y.z, sums.of[r][2]);
@@ -123,8 +124,8 @@ struct ThreadTile {
 // are the last one's.
 __device__ __forceinline__ void load_weights(const DenseMatrix& w, int first, uint16_t* to) {
   constexpr int kPieceRows = kLogitTileRows;
-  constexpr int kPieces = kThreads / kPieceRows;  // of eight columns, at once
-  constexpr int kAhead = 6;
+  constexpr int kPieces = kLogitTileThreads / kPieceRows;  // of eight columns, at once
+  constexpr int kAhead = 5;
   const int row = static_cast<int>(threadIdx.x) % kPieceRows;
   const uint4* from = reinterpret_cast<const uint4*>(
       static_cast<const uint16_t*>(w.data) +
@@ -156,7 +157,7 @@ __device__ __forceinline__ void load_states(const HeadArgs& args, int first, flo
   const bool exists = first + token < args.rows;
   const float4* from = reinterpret_cast<const float4*>(
       args.normed + static_cast<size_t>(exists ? first + token : 0) * static_cast<size_t>(cols));
-  constexpr int kStep = kThreads / kLogitTileTokens;
+  constexpr int kStep = kLogitTileThreads / kLogitTileTokens;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x) / kLogitTileTokens; i < cols / 4; i += kStep) {
     const float4 y = exists ? from[i] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -175,12 +176,12 @@ __device__ __forceinline__ void store_logits(const HeadArgs& args, int row, int 
                                              unsigned long long* best) {
   const int vocab = args.w.rows;
 #pragma unroll
-  for (int t = 0; t < kSide; ++t) {
+  for (int t = 0; t < kOwnTokens; ++t) {
     if (first_token + token + t >= args.rows || row >= vocab) break;
-    float logit[kSide];
+    float logit[kOwnRows];
     bool finite = true;
 #pragma unroll
-    for (int r = 0; r < kSide; ++r) {
+    for (int r = 0; r < kOwnRows; ++r) {
       logit[r] = sums.of[r][t] + 0.0f;
       finite = finite && (isfinite(logit[r]) || row + r >= vocab);
     }
@@ -188,17 +189,17 @@ __device__ __forceinline__ void store_logits(const HeadArgs& args, int row, int 
     float* to = args.logits +
                 static_cast<size_t>(first_token + token + t) * static_cast<size_t>(vocab) +
                 static_cast<size_t>(row);
-    if (vocab % kSide == 0) {
-      *reinterpret_cast<float4*>(to) = make_float4(logit[0], logit[1], logit[2], logit[3]);
+    if (vocab % kOwnRows == 0) {
+      *reinterpret_cast<float2*>(to) = make_float2(logit[0], logit[1]);
     } else {
 #pragma unroll
-      for (int r = 0; r < kSide; ++r) {
+      for (int r = 0; r < kOwnRows; ++r) {
         if (row + r < vocab) to[r] = logit[r];
       }
     }
     if (args.argmax == nullptr) continue;
 #pragma unroll 1
-    for (int r = 0; r < kSide && row + r < vocab; ++r) {
+    for (int r = 0; r < kOwnRows && row + r < vocab; ++r) {
       atomicMax(best + token + t,
                 static_cast<unsigned long long>(allowed_key(args, row + r, logit[r])));
     }
@@ -207,7 +208,7 @@ __device__ __forceinline__ void store_logits(const HeadArgs& args, int row, int 
 
 // Block (i, j): tile i of the tokens, tiles j, j + gridDim.y, ... of the head's rows.
 template <DenseType kType, int kWhole>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kLogitTileThreads, 1)
     tile_logits_kernel(HeadArgs args, Workspace workspace) {
   extern __shared__ float4 memory[];
   __shared__ unsigned long long best[kLogitTileTokens];
@@ -216,8 +217,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int first_token = static_cast<int>(blockIdx.x) * kLogitTileTokens;
   float* states = reinterpret_cast<float*>(memory);
   auto* weights = reinterpret_cast<uint16_t*>(states + cols * kLogitTileTokens);
-  const int row = (t / 8 % 4 + t / 64 * 4) * kSide;
-  const int token = (t % 8 + t / 32 % 2 * 8) * kSide;
+  const int row = (t / 8 % 4 + t / 64 * 4) * kOwnRows;
+  const int token = (t % 8 + t / 32 % 2 * 8) * kOwnTokens;
   const ThreadTile<kType, kWhole> tile{weights + row, states + token, cols};
   let_next_start();
   load_weights(args.w, static_cast<int>(blockIdx.y) * kLogitTileRows, weights);

@@ -60,12 +60,17 @@ TEST_CASE("a shard by the variables of a cluster") {
         "SLURM_ARRAY_TASK_STEP=2 SLURM_ARRAY_TASK_MAX=11");
   // A step within the array's task.
   auto both = array;
-  both.insert({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}});
+  both.insert({{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_NTASKS", "8"}});
   CHECK(auto_shard({}, both) == Shard{8, 10});
   both["SLURM_STEP_NUM_TASKS"] = "3";
   CHECK(auto_shard({}, both) == Shard{11, 15});
   CHECK(auto_shard(15, both) == Shard{11, 15});
+  // A job's script, which srun has not started: SLURM_NTASKS is there if -n was given.
   CHECK(auto_shard({}, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}) == Shard{1, 1});
+  CHECK(auto_shard({}, {{"SLURM_PROCID", "0"}}) == Shard{1, 1});
+  auto script = array;
+  script["SLURM_PROCID"] = "0";
+  CHECK(auto_shard({}, script) == auto_shard({}, array));
   CHECK(auto_shard(8, {{"JOB_COMPLETION_INDEX", "7"}}) == Shard{8, 8});
   // Every process has a shard of its own, and none is left over.
   std::set<int> indices;
@@ -89,12 +94,15 @@ TEST_CASE("a shard by the variables of a cluster") {
   refused({}, {{"JOB_COMPLETION_INDEX", "7"}}, "auto/N");
   refused(7, {{"JOB_COMPLETION_INDEX", "7"}}, "process 7 from 0 on is none of 7");
   refused({}, {{"JOB_COMPLETION_INDEX", "0"}, {"SLURM_PROCID", "0"}}, "of Slurm and of Kubernetes");
-  refused({}, {{"SLURM_PROCID", "0"}}, "SLURM_NTASKS is not set");
-  refused({}, {{"SLURM_PROCID", "two"}, {"SLURM_NTASKS", "4"}}, "'two'");
-  refused({}, {{"SLURM_PROCID", "-1"}, {"SLURM_NTASKS", "4"}}, "'-1'");
-  refused({}, {{"SLURM_PROCID", "4"}, {"SLURM_NTASKS", "4"}}, "none of the step's");
-  refused({}, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "0"}}, "none of the step's");
-  refused(3, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}, "there are 4 processes, not 3");
+  refused({}, {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}, "write srun before edgellm");
+  const auto step = [](const char* index, const char* n) {
+    return std::map<std::string, std::string>{{"SLURM_PROCID", index}, {"SLURM_STEP_NUM_TASKS", n}};
+  };
+  refused({}, step("two", "4"), "'two'");
+  refused({}, step("-1", "4"), "'-1'");
+  refused({}, step("4", "4"), "none of the step's");
+  refused({}, step("0", "0"), "none of the step's");
+  refused(3, step("0", "4"), "there are 4 processes, not 3");
   auto uneven = array;
   uneven["SLURM_ARRAY_TASK_MAX"] = "12";
   refused({}, uneven, "no even distance");
@@ -111,7 +119,7 @@ TEST_CASE("processes of a cluster find their shards, and name their outputs by t
   std::vector<std::string> parts;
   for (int process = 0; process < 3; ++process) {
     const WithVariable index("SLURM_PROCID", std::to_string(process));
-    const WithVariable count("SLURM_NTASKS", "3");
+    const WithVariable count("SLURM_STEP_NUM_TASKS", "3");
     const Result result = run({"batch", demo_model(), "-i", in, "-o", folder / "out.{shard}.jsonl",
                                "--shard", "auto", "--device", "cpu"});
     INFO(result.err);

@@ -233,6 +233,29 @@ TEST_CASE("the head is certified in a longer run, and --full-head gives the same
   CHECK(full.out == certified.out);
 }
 
+TEST_CASE("the CPU's certified head serves top-k and penalties, and not top-p alone") {
+  const auto run_head = [](std::vector<std::string> options, const std::string& head) {
+    std::vector<std::string> args = {"run",       demo_model(),   kPrompt,    "-n", "40",
+                                     "--verbose", "--ignore-eos", "--device", "cpu"};
+    args.insert(args.end(), options.begin(), options.end());
+    const Result result = run(args);
+    REQUIRE(result.exit_code == 0);
+    INFO(result.err);
+    CHECK(result.err.find("head:                 " + head) != std::string::npos);
+    return result.out;
+  };
+  const std::vector<std::string> few[] = {
+      {"--temp", "0.8", "--top-k", "40", "--top-p", "0.95", "--seed", "3"},
+      {"--temp", "0", "--repeat-penalty", "1.2"}};
+  for (std::vector<std::string> options : few) {
+    const std::string certified = run_head(options, "int8, certified");
+    options.push_back("--full-head");
+    CHECK(run_head(options, "full") == certified);
+  }
+  run_head({"--temp", "0.8", "--top-p", "0.95", "--seed", "3"}, "full");
+  run_head({"--temp", "0.8", "--top-k", "2000", "--seed", "3"}, "full");
+}
+
 TEST_CASE("greedy is the default, and temperature 0 the same") {
   const auto greedy = run_json({kPrompt, "-n", "30"});
   CHECK(greedy["sampling"] == nlohmann::json({{"temperature", 0},

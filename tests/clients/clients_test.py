@@ -1,69 +1,26 @@
 """Unmodified clients and judges from PyPI against `edgellm serve` (make test-clients).
 
-    clients_test.py PROGRAM MODEL
+    clients_test.py PROGRAM MODEL [CHECK...]
 
 Each check prints a line; the first that fails ends the script with 1.
 """
 
 import asyncio
-import atexit
 import contextlib
 import gzip
 import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-import time
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-BIN = pathlib.Path(sys.executable).parent  # of the environment that pip has filled
-PROGRAM, MODEL = sys.argv[1:]
-NAME = pathlib.Path(MODEL).stem
+from serving import BIN, MODEL, NAME, PROGRAM, ROOT, Server, alone, messages, run_checks, same
+
 PROMPT = "Once upon a time"
 QUESTION = "Tell me a story about a wolf."
 OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-
-
-class Server:
-    """`edgellm serve` at a port of its own."""
-
-    def __init__(self, *options, key=None):
-        environment = {**os.environ, **({"EDGELLM_API_KEY": key} if key else {})}
-        self.process = subprocess.Popen([PROGRAM, "serve", MODEL, "--port", "0", "--device", "cpu", *options],
-                                        stdout=subprocess.PIPE, text=True, env=environment)
-        atexit.register(self.process.kill)  # where a check fails
-        self.url = self.process.stdout.readline().strip()
-
-    def metric(self, name):
-        with urllib.request.urlopen(self.url + "/metrics") as answer:
-            for line in answer.read().decode().splitlines():
-                if line.startswith(f"edgellm:{name}{{"):
-                    return float(line.rsplit(" ", 1)[1])
-        raise KeyError(name)
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
-
-
-def alone(*options):
-    """What `edgellm run` says."""
-    out = subprocess.run([PROGRAM, "run", MODEL, "--json", "--device", "cpu", *options], check=True,
-                         capture_output=True, stdin=subprocess.DEVNULL).stdout
-    return json.loads(out)
-
-
-def same(found, expected):
-    assert found == expected, f"\nfound:    {found!r}\nexpected: {expected!r}"
-
-
-def messages(text):
-    return [{"role": "user", "content": text}]
 
 
 # ---- openai ------------------------------------------------------------------------------------
@@ -325,7 +282,7 @@ def guidellm_sweep(server):
 def schemathesis_fuzz(server):
     """No bytes bring a status of 5xx, and every answer is one that docs/openapi.json names."""
     run = subprocess.run([BIN / "schemathesis", "run", ROOT / "docs/openapi.json", "--url", server.url,
-                          "--max-examples", "25", "--no-color", "--seed", "1", "--checks",
+                          "--max-examples", "25", "--no-color", "--seed", "1", "--request-timeout", "60", "--checks",
                           "not_a_server_error,status_code_conformance,content_type_conformance,"
                           "response_schema_conformance"],
                          env=OFFLINE, capture_output=True, text=True, cwd=tempfile.gettempdir())
@@ -366,7 +323,7 @@ def page_in_chromium(server):
         page.keyboard.press("Escape")
         page.wait_for_function("() => [...document.querySelectorAll('.figures')].some((f) => f.textContent === 'stopped')")
         page.wait_for_function("() => document.querySelectorAll('#charts polyline')[0].getAttribute('points')")
-        same(server.metric("requests_cancelled_total"), before + 1)
+        server.await_metric("requests_cancelled_total", before + 1)
         same(complaints, [])
         same([url for url in asked if not url.startswith(server.url)], [])
         browser.close()
@@ -378,13 +335,7 @@ CHECKS = [openai_sync, openai_stream, openai_async_and_cancelled, openai_key, op
 
 def main():
     server = Server()
-    for check in CHECKS:
-        began = time.monotonic()
-        reason = check(server)
-        if reason:
-            print(f"skipped: {check.__name__}: {reason}", flush=True)
-        else:
-            print(f"passed: {check.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
+    run_checks(CHECKS, server)
     for name in "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "requests_failed_total":
         same(server.metric(name), 0)
     same(server.stop(), 0)

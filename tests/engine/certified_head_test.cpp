@@ -4,6 +4,8 @@
 
 #include <catch2/catch.hpp>
 #include <numeric>
+#include <span>
+#include <utility>
 
 #include "engine/backend.h"
 #include "engine/views.h"
@@ -77,6 +79,72 @@ TEST_CASE("the CPU decodes the same ids with the certified head, one sequence an
     const auto certified = make_cpu_backend(model, options_of(sequences, 512, false));
     require_same_ids(*full, *certified, sequences, steps);
   }
+}
+
+// Rules of sequences: some keep few ids, some all; with penalties, biases and bans.
+Choice mixed_choice(int sequence, std::span<const int32_t> banned) {
+  Choice choice;
+  SamplingOptions& sampling = choice.sampling;
+  sampling.seed = static_cast<uint64_t>(sequence);
+  sampling.temperature = 0.9;
+  sampling.top_k = 40;
+  sampling.top_p = 0.95;
+  switch (sequence % 6) {
+    case 1:
+      sampling = {};
+      sampling.repeat_penalty = 1.5;  // greedy
+      break;
+    case 2:
+      sampling.top_k = 0;  // the full head's
+      break;
+    case 3:
+      sampling.frequency_penalty = 0.5;
+      sampling.logit_bias = {{7, 9.5f}, {300, 10.25f}};
+      break;
+    case 4:
+      choice.banned = banned;
+      sampling.min_p = 0.05;
+      break;
+    case 5:
+      sampling.top_k = 5;
+      sampling.temperature = 3;
+      break;
+    default:
+      break;
+  }
+  return choice;
+}
+
+TEST_CASE("sampled sequences get the same ids from the certified head, for any rules together") {
+  const ModelFile model = demo_model();
+  constexpr int kSequences = 7;
+  constexpr int kSteps = 60;
+  const std::vector<int32_t> banned = {13, 260, 4094};
+  std::vector<int32_t> slots(kSequences);
+  std::iota(slots.begin(), slots.end(), 0);
+  std::vector<std::vector<int32_t>> answers;
+  for (const bool full_head : {true, false}) {
+    const auto backend = make_cpu_backend(model, options_of(kSequences, 128, full_head));
+    for (const int32_t slot : slots) backend->set_choice(slot, mixed_choice(slot, banned));
+    std::vector<int32_t> ids = prompt_of(kSequences, model.config().vocab);
+    std::vector<int32_t> all;
+    for (int step = 0; step < kSteps; ++step) {
+      const std::vector<int32_t> positions(kSequences, step);
+      std::vector<int32_t> chosen(kSequences, -1);
+      Outputs outputs;
+      outputs.rows = slots;
+      outputs.ids = chosen;
+      backend->forward({ids, slots, positions}, outputs);
+      ids = chosen;
+      all.insert(all.end(), ids.begin(), ids.end());
+    }
+    answers.push_back(std::move(all));
+    const HeadStats stats = backend->head_stats();
+    // Six of seven rows of a step, once it is built.
+    REQUIRE(stats.steps == (full_head ? 0 : 6 * (kSteps - 2)));
+    REQUIRE(stats.rescored <= 200 * stats.steps);
+  }
+  REQUIRE(answers[0] == answers[1]);
 }
 
 TEST_CASE("a run of a few tokens on the CPU does not build the copy of the head") {

@@ -1,9 +1,12 @@
 // The certified head on the CPU: its bounds, and its arg-max against the full head.
 #include <catch2/catch.hpp>
+#include <map>
 #include <memory>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/ref/ref.h"
+#include "tests/kernels/choose_data.h"
 #include "tests/kernels/head_data.h"
 
 namespace edgellm {
@@ -215,7 +218,77 @@ TEST_CASE("a logit that is not finite is found by the certified head, too") {
     cpu::certified_head({head_args(head.matrix, in, row_list, banned, run), built.view, &rescored},
                         *pool);
     REQUIRE(run.fault == 7);
+
+    HeadRun chosen(1, head.matrix);
+    HeadArgs args = head_args(head.matrix, in, row_list, {}, chosen);
+    args.argmax = nullptr;
+    const ChoiceRule rule{.inverse_temperature = 1, .samples = 1, .top_k = 40};
+    const int32_t place = 0;
+    int32_t id = 0;
+    ChooseArgs choose;
+    choose.row_list = row_list.data();
+    choose.places = {&place, &place};
+    choose.rules = &rule;
+    choose.ids = &id;
+    choose.rows = 1;
+    choose.vocab = vocab;
+    cpu::certified_choose({args, built.view, choose, &rescored}, *pool);
+    REQUIRE(chosen.fault == 7);
+    REQUIRE(id == -1);
   }
+}
+
+TEST_CASE("the certified head chooses by rules what ref chooses from all logits") {
+  Fixture f;
+  Random random(46);
+  std::map<int32_t, int> chosen;
+  for (const auto& [dim, vocab] :
+       {std::pair{1, 1}, {4, 3}, {36, 131}, {63, 257}, {100, 2048}, {576, 120}}) {
+    for (int kind = 0; kind < static_cast<int>(HeadKind::kCount); ++kind) {
+      const DenseData head =
+          make_head(random, vocab, dim, DenseType::kBF16, static_cast<HeadKind>(kind));
+      const BuiltHead built(head.matrix, *f.pools.back());
+      for (int round = 0; round < 8; ++round) {
+        const int rows = 1 + random.below(6);
+        ChooseData rules(random, rows, vocab);
+        for (ChoiceRule& rule : rules.rules) {
+          if (most_kept(rule) == 0) rule.top_k = 1 + random.below(60);
+        }
+        const HiddenData in(random, rows + 3, dim, round % kHiddenSizes);
+        HeadRun expected(static_cast<size_t>(rows), head.matrix);
+        HeadArgs args = head_args(head.matrix, in, rules.row_list, {}, expected);
+        args.argmax = nullptr;
+        ref::head(args);
+        if (expected.fault != 0) continue;
+        std::vector<int32_t> ids(static_cast<size_t>(rows));
+        ChooseArgs choose = rules.args;
+        choose.logits = expected.logits.data();
+        choose.ids = ids.data();
+        ref::choose(choose);
+        for (const int32_t id : ids) ++chosen[id];
+        for (const auto& pool : f.pools) {
+          INFO(pool->isa().name << ", " << pool->threads() << " threads, dim " << dim << ", vocab "
+                                << vocab << ", kind " << kind << ", round " << round);
+          HeadRun run(static_cast<size_t>(rows), head.matrix);
+          Poisoned<float> scratch(run.logits.size());
+          Poisoned<int32_t> actual(ids.size());
+          Poisoned<int32_t> rescored(ids.size());
+          HeadArgs certified = head_args(head.matrix, in, rules.row_list, {}, run);
+          certified.argmax = nullptr;
+          certified.logits = scratch.data();
+          ChooseArgs few = rules.args;
+          few.logits = nullptr;
+          few.ids = actual.data();
+          cpu::certified_choose({certified, built.view, few, rescored.data()}, *pool);
+          REQUIRE(run.fault == 0);
+          REQUIRE(first_difference(ids, actual.values()) == "");
+          REQUIRE((scratch.guards_intact() && actual.guards_intact() && rescored.guards_intact()));
+        }
+      }
+    }
+  }
+  CHECK(chosen[-1] > 0);       // all were banned
+  CHECK(chosen.size() > 100);  // and the draw was not always the arg-max
 }
 
 TEST_CASE("20,000 random hidden states: certified equals full, few rows are rescored") {

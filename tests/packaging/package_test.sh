@@ -30,6 +30,7 @@ check_tree() {
   [[ -s $prefix/share/doc/edgellm/README.md ]] || fail "README.md"
   [[ -s $prefix/share/doc/edgellm/docs/terminal.svg ]] || fail "docs/terminal.svg"
   [[ -s $prefix/share/doc/edgellm/docs/cli.md ]] || fail "docs/cli.md"
+  [[ -s $prefix/share/doc/edgellm/examples/ray_batch.py ]] || fail "examples/ray_batch.py"
   grep -q 'Permission is hereby granted' "$prefix/share/doc/edgellm/copyright" || fail "licence"
 }
 

@@ -51,6 +51,10 @@ TEST_CASE("metrics count what was asked and answered") {
   CHECK(value("num_requests_waiting") == 0);
   CHECK(value("kv_cache_usage_perc") == 0);
   CHECK(value("kv_cache_blocks_cached") == 1);
+  const std::string blocks = std::to_string(static_cast<int>(value("kv_cache_blocks")));
+  CHECK(found.at("edgellm:cache_config_info{model_name=\"storyteller\",block_size=\"64\","
+                 "num_gpu_blocks=\"" +
+                 blocks + "\"}") == 1);
   CHECK(value("prompt_tokens_total") == 136);
   CHECK(value("prompt_tokens_cached_total") == 64);
   CHECK(value("tokens_predicted_total") == 10);
@@ -184,6 +188,37 @@ TEST_CASE("props say what runs where") {
   CHECK(props["default_generation_settings"]["n_ctx"] == 2048);
   CHECK(props["default_generation_settings"]["params"]["temperature"] == 1);
   CHECK(props["device"].get<std::string>().starts_with("cpu"));
+}
+
+TEST_CASE("SGLang's router learns a worker's model") {
+  Served server;
+  const json info = get(server, "/server_info");
+  CHECK(info["served_model_name"] == "storyteller");
+  CHECK(info["max_running_requests"] == 4);
+  const json model = get(server, "/model_info");
+  CHECK(model["is_generation"] == true);
+  CHECK(model["max_model_len"] == 2048);
+}
+
+TEST_CASE("the fields that SGLang's router adds change nothing") {
+  Served server;
+  const json body = {{"prompt", "Once"}, {"max_tokens", 5}, {"temperature", 0}};
+  json routed = body;
+  routed.update({{"no_stop_trim", false},
+                 {"ignore_eos", false},
+                 {"skip_special_tokens", true},
+                 {"return_hidden_states", false},
+                 {"continue_final_message", false},
+                 {"separate_reasoning", true},
+                 {"stream_reasoning", true}});
+  CHECK(post(server, "/v1/completions", routed)["choices"][0]["text"] ==
+        post(server, "/v1/completions", body)["choices"][0]["text"]);
+  for (const json& other : {json{{"no_stop_trim", true}}, json{{"skip_special_tokens", false}},
+                            json{{"return_hidden_states", true}}}) {
+    json wrong = body;
+    wrong.update(other);
+    post(server, "/v1/completions", wrong, 400);
+  }
 }
 
 }  // namespace

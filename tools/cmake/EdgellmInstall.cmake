@@ -25,6 +25,8 @@ file(GLOB pages CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/docs/*.md" "${CMAKE_SOURC
      "${CMAKE_SOURCE_DIR}/docs/*.svg" "${CMAKE_SOURCE_DIR}/docs/openapi.json")
 install(FILES "${CMAKE_SOURCE_DIR}/README.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(FILES ${pages} DESTINATION "${CMAKE_INSTALL_DOCDIR}/docs")
+install(FILES "${CMAKE_SOURCE_DIR}/examples/kubernetes_job.yaml" "${CMAKE_SOURCE_DIR}/examples/ray_batch.py"
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}/examples")
 set(EDGELLM_PACKAGER "edgellm authors <edgellm@localhost>" CACHE STRING
     "Maintainer of the Debian package, \"Name <address>\"")
 # Debian's form of LICENSE, and its change log.

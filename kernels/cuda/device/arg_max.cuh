@@ -27,7 +27,7 @@ __device__ __forceinline__ void end_of_best(const HeadArgs& args, const Workspac
   __syncthreads();
   if (!last) return;
   __threadfence();
-  for (int r = t; r < args.rows; r += kThreads) {
+  for (int r = t; r < args.rows; r += static_cast<int>(blockDim.x)) {
     args.argmax[r] = id_of_key(atomicExch(workspace.best + r, 0ull));
   }
   if (t == 0) *workspace.head_done = 0;

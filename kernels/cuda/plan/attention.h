@@ -55,12 +55,14 @@ constexpr int decode_blocks_per_sm(int slabs, int warps) {
 inline constexpr int kShortChunks = 2;
 
 // Shared memory of a block besides the tiles of the cache: units of `round` chunks, with many warps
-// of as many that come, digits of queries, scores.
+// of as many that come, digits of queries, scores, weights.
 constexpr int decode_extra_bytes(int dims, int columns, int round, int warps) {
   const int heads = 4 * columns;
   const int scores = dims + 4 > round * 132 ? dims + 4 : round * 132;
-  const int units = (warps == kFewDecodeWarps ? 1536 : 3072) * round;
-  return units + 2 * heads * (dims + 16) + 4 * heads * (scores + 2 + 2 * round) + 64;
+  const bool is_small = warps == kFewDecodeWarps;
+  const int units = (is_small ? 1536 : 3072) * round;
+  const int weights = is_small ? 144 : round * 2 * heads * 144;
+  return units + weights + 2 * heads * (dims + 16) + 4 * heads * (scores + 2 + 2 * round) + 64;
 }
 
 struct DecodePlan {

@@ -104,6 +104,7 @@ LogitsPlan pick_logits(const HeadSize& size, const DeviceTraits& device) {
     plan.launch.blocks[0] = divide_up(size.rows, kLogitTileTokens);
     plan.launch.blocks[1] = std::min(divide_up(size.vocab, kLogitTileRows),
                                      std::max(1, device.multiprocessors / plan.launch.blocks[0]));
+    plan.launch.threads = kLogitTileThreads;
     plan.launch.shared_bytes = logit_tile_bytes(size.cols);
     return plan;
   }

@@ -32,6 +32,7 @@ inline constexpr int kLogitStages = 5;  // of 256 columns, that are on their way
 // Tiles of whole rows of the head and states in shared memory, 16-bit and float32 values.
 inline constexpr int kLogitTileRows = 64;
 inline constexpr int kLogitTileTokens = 64;
+inline constexpr int kLogitTileThreads = 512;
 inline constexpr int kMaxLogitTileColumns = 767;
 constexpr size_t logit_tile_bytes(int cols) {
   return static_cast<size_t>(cols) * (2 * kLogitTileRows + 4 * kLogitTileTokens);
