@@ -16,6 +16,14 @@ constexpr size_t kPromptLogitsBytes = size_t{32} << 20;
 
 }  // namespace
 
+int positions_for(const SequenceRequest& request, int context) {
+  const int prompt = static_cast<int>(request.prompt_ids.size());
+  if (request.max_tokens >= 0 && request.max_tokens <= context - 1 - prompt) {
+    return prompt + std::max(request.max_tokens, 1) - 1;
+  }
+  return context - 1;
+}
+
 void SchedulerCounters::add(const SchedulerCounters& other) {
   prompt_ids += other.prompt_ids;
   shared_prompt_ids += other.shared_prompt_ids;
@@ -66,7 +74,8 @@ Scheduler::Scheduler(Backend& backend, const SchedulerOptions& options)
 Scheduler::~Scheduler() = default;
 
 uint64_t Scheduler::submit(SequenceRequest request) {
-  waiting_.push_back({std::move(request), ++last_id_, now_ns()});
+  const int64_t submitted_at = request.submitted_at != 0 ? request.submitted_at : now_ns();
+  waiting_.push_back({std::move(request), ++last_id_, submitted_at});
   return last_id_;
 }
 
@@ -115,7 +124,7 @@ bool Scheduler::admit_first() {
   const SequenceRequest& first = waiting_.front().request;
   int n_positions = 0;
   try {
-    n_positions = positions_for(first);
+    n_positions = checked_positions(first);
   } catch (const Error& error) {
     SequenceResult refused;
     refused.failure = {error.code(), error.what()};
@@ -136,19 +145,15 @@ bool Scheduler::admit_first() {
   return true;
 }
 
-// The positions that the request can need at most. Throws Error where it cannot run.
-int Scheduler::positions_for(const SequenceRequest& request) const {
+// positions_for(). Throws Error where the request cannot run.
+int Scheduler::checked_positions(const SequenceRequest& request) const {
   GenerateRequest view;
   view.prompt_ids = request.prompt_ids;
   view.sampling = request.sampling;
   view.top_logprobs = request.top_logprobs;
   check_request(backend_, view);
-  // The last id is not fed, and no position lies behind the context.
-  int n_positions = backend_.info().context - 1;
+  const int n_positions = positions_for(request, backend_.info().context);
   const int prompt = static_cast<int>(request.prompt_ids.size());
-  if (request.max_tokens >= 0 && request.max_tokens <= n_positions - prompt) {
-    n_positions = prompt + std::max(request.max_tokens, 1) - 1;
-  }
   if (BlockPool::blocks_for(n_positions) > pool_.total()) {
     throw Error(ExitCode::kPromptDoesNotFit,
                 "the prompt has " + std::to_string(prompt) +

@@ -72,9 +72,14 @@ struct SequenceRequest {
   // What the final norm gives for the prompt's id at `position`, [dim] values: of each id, in
   // order, before the first on_token. May be empty. Such a prompt is computed whole as well.
   std::function<void(int position, std::span<const float> hidden)> on_prompt_hidden;
+  int64_t submitted_at = 0;                      // now_ns() of when it came; 0: at submit()
   std::function<bool(int32_t id)> on_token;      // false ends with kStopString; may be empty
   std::function<void(SequenceResult&&)> on_end;  // once for every request; may be empty
 };
+
+// The most positions of a context that the request can need, its prompt's included. The last id is
+// not fed.
+int positions_for(const SequenceRequest& request, int context);
 
 // Rows that prompts get of a pass even where max_batch_tokens leaves none.
 inline constexpr int kMinPromptRows = 16;
@@ -130,9 +135,6 @@ class Scheduler {
   // Calls on_end of the requests that have ended with the last pass; else the next pass does it.
   void hand_over_ended();
 
-  // Forgets the requests that wait; none of their callbacks is called.
-  void drop_waiting() { waiting_.clear(); }
-
   size_t waiting() const { return waiting_.size(); }
   size_t active() const { return active_.size(); }
   const BlockPool& blocks() const { return pool_; }
@@ -153,7 +155,7 @@ class Scheduler {
   };
 
   bool admit_first();
-  int positions_for(const SequenceRequest& request) const;
+  int checked_positions(const SequenceRequest& request) const;
   void end_waiting(std::deque<Waiting>::iterator place, SequenceResult&& result);
   void start_first(BlockPool::Lease&& lease);
   void run_pass(const std::vector<Sequence*>& among);

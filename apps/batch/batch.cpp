@@ -62,6 +62,7 @@ int run(const BatchFlags& flags) {
     throw Error(ExitCode::kUsage, "--input is required; -i - reads standard input");
   }
   BatchFlags of_shard = flags;
+  of_shard.engine.fault = parse_device_fault(environment_variable("EDGELLM_FAIL_DEVICE"));
   name_shard(flags, of_shard.output);
   name_shard(flags, of_shard.summary);
   if (!flags.shard_source.empty()) {
@@ -118,6 +119,7 @@ void add_batch(Program& program) {
       "  edgellm batch model.tmac2 -i prompts.txt --text -n 100 -o out.jsonl\n"
       "  edgellm batch model.tmac2 -i questions.txt --text --chat --system \"Be brief.\" -o "
       "out.jsonl\n"
+      "  edgellm batch model.tmac2 -i in.jsonl -o out.jsonl --device cuda:all\n"
       "  edgellm batch model.tmac2 -i in.jsonl -o out.1.jsonl --shard 1/4 --device cuda:0\n"
       "  srun edgellm batch model.tmac2 -i in.jsonl -o out.{shard}.jsonl --shard auto\n"
       "  edgellm batch --merge out.1.jsonl out.2.jsonl out.3.jsonl out.4.jsonl -o all.jsonl\n"
@@ -131,7 +133,7 @@ void add_batch(Program& program) {
   add_chat_options(command, flags->chat_options);
   add_answer_options(command, flags->answer);
   command.flag("--ignore-eos", flags->ignore_eos, "Never choose a token that ends the answer");
-  add_engine_options(command, flags->engine);
+  add_engine_options(command, flags->engine, DeviceForms::kSeveral);
   add_sequences_options(command, flags->sequences);
   add_full_head_flag(command, flags->engine);
   add_sampling_options(command, flags->sampling);

@@ -33,6 +33,29 @@ nlohmann::ordered_json to_json(const Percentiles& values, bool any) {
   return json;
 }
 
+// Sums over the engines, each a mean over its steps.
+template <class Value>
+double sum_of_means(const std::vector<EngineStatus>& engines, Value value) {
+  double sum = 0;
+  for (const EngineStatus& engine : engines) {
+    sum += ratio(value(engine), static_cast<double>(engine.steps));
+  }
+  return sum;
+}
+
+template <class Value>
+double sum(const std::vector<EngineStatus>& engines, Value value) {
+  double total = 0;
+  for (const EngineStatus& engine : engines) total += static_cast<double>(value(engine));
+  return total;
+}
+
+SchedulerCounters counters_of(const std::vector<EngineStatus>& engines) {
+  SchedulerCounters counters;
+  for (const EngineStatus& engine : engines) counters.add(engine.counters);
+  return counters;
+}
+
 Percentiles percentiles(const LatencyHistogram& latencies) {
   return {latencies.percentile(50), latencies.percentile(90), latencies.percentile(99),
           latencies.percentile(100)};
@@ -71,14 +94,21 @@ void BatchReport::failed(const RequestError& error) {
   ++failures_[error.code];
 }
 
-void BatchReport::ended(const SchedulerCounters& counters) {
-  counters_ = counters;
+void BatchReport::ended(const std::vector<EngineStatus>& engines) {
+  engines_ = engines;
   ended_at_ = now_ns();
   line_.reset();
 }
 
-std::string BatchReport::state(const Scheduler& scheduler, int64_t n_safe) const {
-  const SchedulerCounters& counters = scheduler.counters();
+SchedulerCounters BatchReport::counters() const { return counters_of(engines_); }
+
+bool BatchReport::has_failed_device() const {
+  return std::ranges::any_of(engines_,
+                             [](const EngineStatus& engine) { return engine.failure.has_value(); });
+}
+
+std::string BatchReport::state(const std::vector<EngineStatus>& engines, int64_t n_safe) const {
+  const SchedulerCounters counters = counters_of(engines);
   const int64_t elapsed = now_ns() - began_at_;
   std::string text = std::to_string(n_safe + answered_before_);
   if (total_ > 0) text += "/" + std::to_string(total_);
@@ -91,25 +121,22 @@ std::string BatchReport::state(const Scheduler& scheduler, int64_t n_safe) const
   }
   return text + ", tok/s " + rate(counters.prompt_ids + counters.shared_prompt_ids, elapsed) +
          " in, " + rate(counters.output_ids, elapsed) + " out, " +
-         std::to_string(scheduler.active()) + " active, KV " +
-         fixed(100 * ratio(scheduler.blocks().used(), scheduler.blocks().total()), 0) + "%";
+         fixed(sum(engines, [](const EngineStatus& e) { return e.active; }), 0) + " active, KV " +
+         fixed(100 * ratio(sum(engines, [](const EngineStatus& e) { return e.kv_blocks_used; }),
+                           sum(engines, [](const EngineStatus& e) { return e.kv_blocks; })),
+               0) +
+         "%";
 }
 
-void BatchReport::step(const Scheduler& scheduler, int64_t n_safe) {
-  ++passes_;
-  active_sum_ += static_cast<double>(scheduler.active());
-  kv_used_sum_ += scheduler.blocks().used();
-  most_active_ = std::max(most_active_, scheduler.active());
-  most_kv_used_ = std::max(most_kv_used_, scheduler.blocks().used());
-  kv_blocks_ = scheduler.blocks().total();
+void BatchReport::look(const Dispatcher& dispatcher, int64_t n_safe) {
   const int64_t now = now_ns();
   if (now < next_look_) return;
   next_look_ = now + kLookInterval;
   if (line_->is_drawn()) {
-    line_->update(state(scheduler, n_safe), 0, 0);
+    line_->update(state(dispatcher.status(), n_safe), 0, 0);
   } else if (now >= next_note_) {
     next_note_ = now + kNoteInterval;
-    print_note(state(scheduler, n_safe));
+    print_note(state(dispatcher.status(), n_safe));
   }
 }
 
@@ -123,34 +150,66 @@ void BatchReport::print(const std::string& output_name, bool with_failure) const
   failed_ > 0 ? print_error(first) : print_note(first);
   if (failed_ > 0 && with_failure) print_note("the first failure: " + first_failure_);
   if (answered_ == 0) return;
-  const int64_t n_in = counters_.prompt_ids + counters_.shared_prompt_ids;
+  const SchedulerCounters all = counters();
+  const int64_t n_in = all.prompt_ids + all.shared_prompt_ids;
   const std::string duration = elapsed < kSecond
                                    ? human_ms(elapsed)
                                    : fixed(static_cast<double>(elapsed) / kSecond, 1) + " s";
   std::string tokens = "in " + duration + ": " + std::to_string(n_in) + " tokens in (" +
                        rate(n_in, elapsed) + " tok/s";
-  if (counters_.shared_prompt_ids > 0) {
-    tokens += ", " + std::to_string(counters_.shared_prompt_ids) + " from the cache";
+  if (all.shared_prompt_ids > 0) {
+    tokens += ", " + std::to_string(all.shared_prompt_ids) + " from the cache";
   }
-  print_note(tokens + "), " + std::to_string(counters_.output_ids) + " out (" +
-             rate(counters_.output_ids, elapsed) + " tok/s)");
+  print_note(tokens + "), " + std::to_string(all.output_ids) + " out (" +
+             rate(all.output_ids, elapsed) + " tok/s)");
   const Percentiles ttft = percentiles(ttft_ns_);
   const Percentiles inter_token = percentiles(inter_token_ns_);
   const Percentiles latency = percentiles(latency_ns_);
-  print_note(
-      "first token p50 " + human_ms(ttft.p50) + ", p99 " + human_ms(ttft.p99) +
-      "; between tokens p50 " + human_ms(inter_token.p50) + ", p99 " + human_ms(inter_token.p99) +
-      "; answer p50 " + human_ms(latency.p50) + ", p99 " + human_ms(latency.p99) + "; " +
-      fixed(ratio(active_sum_, static_cast<double>(passes_)), 1) + " of " +
-      std::to_string(sequences_) + " sequences at work, device busy " +
-      fixed(100 * ratio(static_cast<double>(counters_.pass_ns), static_cast<double>(elapsed)), 0) +
-      "%");
+  print_note("first token p50 " + human_ms(ttft.p50) + ", p99 " + human_ms(ttft.p99) +
+             "; between tokens p50 " + human_ms(inter_token.p50) + ", p99 " +
+             human_ms(inter_token.p99) + "; answer p50 " + human_ms(latency.p50) + ", p99 " +
+             human_ms(latency.p99) + "; " +
+             fixed(sum_of_means(engines_, [](const EngineStatus& e) { return e.active_sum; }), 1) +
+             " of " + std::to_string(sequences_) + " sequences at work, " +
+             (engines_.size() > 1 ? std::to_string(engines_.size()) + " devices" : "device") +
+             " busy " + fixed(100 * busy(elapsed), 0) + "%");
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    if (!engines_[i].failure) continue;
+    print_error("device " + std::to_string(i + 1) + ", " + engines_[i].device +
+                ", failed: " + engines_[i].failure->message + "; the others took over " +
+                std::to_string(engines_[i].n_taken_over) + " requests");
+  }
+}
+
+// The share of the time that a device was at work; of several, the mean.
+double BatchReport::busy(int64_t elapsed) const {
+  return ratio(static_cast<double>(counters().pass_ns),
+               static_cast<double>(elapsed) * static_cast<double>(engines_.size()));
+}
+
+nlohmann::ordered_json BatchReport::devices_json(int64_t elapsed) const {
+  nlohmann::ordered_json devices = nlohmann::ordered_json::array();
+  for (const EngineStatus& engine : engines_) {
+    devices.push_back(
+        {{"device", engine.device},
+         {"failure", nullptr},
+         {"requests", engine.counters.requests},
+         {"taken_over", engine.n_taken_over},
+         {"prompt_tokens", engine.counters.prompt_ids + engine.counters.shared_prompt_ids},
+         {"prompt_cached", engine.counters.shared_prompt_ids},
+         {"output_tokens", engine.counters.output_ids},
+         {"busy",
+          ratio(static_cast<double>(engine.counters.pass_ns), static_cast<double>(elapsed))}});
+    if (engine.failure) devices.back()["failure"] = engine.failure->message;
+  }
+  return devices;
 }
 
 nlohmann::ordered_json BatchReport::json() const {
   const int64_t elapsed = ended_at_ > 0 ? ended_at_ - began_at_ : 0;
-  const auto passes = static_cast<double>(passes_);
-  const int64_t n_in = counters_.prompt_ids + counters_.shared_prompt_ids;
+  const SchedulerCounters all = counters();
+  const double kv_blocks = sum(engines_, [](const EngineStatus& e) { return e.kv_blocks; });
+  const int64_t n_in = all.prompt_ids + all.shared_prompt_ids;
   nlohmann::ordered_json failures = nlohmann::ordered_json::object();
   for (const auto& [code, count] : failures_) failures[code] = count;
   return {
@@ -159,27 +218,30 @@ nlohmann::ordered_json BatchReport::json() const {
       {"failures", failures},
       {"run_ns", elapsed},
       {"tokens",
-       {{"prompt", n_in},
-        {"prompt_cached", counters_.shared_prompt_ids},
-        {"output", counters_.output_ids}}},
+       {{"prompt", n_in}, {"prompt_cached", all.shared_prompt_ids}, {"output", all.output_ids}}},
       {"rates",
        {{"requests_per_s", per_second(answered_, elapsed)},
         {"prompt_tps", per_second(n_in, elapsed)},
-        {"output_tps", per_second(counters_.output_ids, elapsed)}}},
+        {"output_tps", per_second(all.output_ids, elapsed)}}},
       {"ttft_ns", to_json(percentiles(ttft_ns_), answered_ > 0)},
       {"latency_ns", to_json(percentiles(latency_ns_), answered_ > 0)},
       {"queued_ns", to_json(percentiles(queued_ns_), answered_ > 0)},
       {"inter_token_ns", to_json(percentiles(inter_token_ns_), inter_token_ns_.count() > 0)},
       {"utilisation",
-       {{"busy", ratio(static_cast<double>(counters_.pass_ns), static_cast<double>(elapsed))},
-        {"passes", counters_.passes},
-        {"rows_per_pass", ratio(static_cast<double>(counters_.prompt_ids + counters_.decode_rows),
-                                static_cast<double>(counters_.passes))},
+       {{"busy", busy(elapsed)},
+        {"passes", all.passes},
+        {"rows_per_pass", ratio(static_cast<double>(all.prompt_ids + all.decode_rows),
+                                static_cast<double>(all.passes))},
         {"sequences", sequences_},
-        {"active_mean", ratio(active_sum_, passes)},
-        {"active_max", most_active_},
-        {"kv_used_mean", ratio(kv_used_sum_, passes * kv_blocks_)},
-        {"kv_used_max", ratio(most_kv_used_, kv_blocks_)}}}};
+        {"active_mean", sum_of_means(engines_, [](const EngineStatus& e) { return e.active_sum; })},
+        {"active_max",
+         static_cast<size_t>(sum(engines_, [](const EngineStatus& e) { return e.most_active; }))},
+        {"kv_used_mean",
+         ratio(sum_of_means(engines_, [](const EngineStatus& e) { return e.kv_used_sum; }),
+               kv_blocks)},
+        {"kv_used_max",
+         ratio(sum(engines_, [](const EngineStatus& e) { return e.most_kv_used; }), kv_blocks)}}},
+      {"devices", devices_json(elapsed)}};
 }
 
 }  // namespace edgellm

@@ -13,7 +13,7 @@
 #include "apps/common/latency_histogram.h"
 #include "apps/common/terminal.h"
 #include "apps/common/timings.h"
-#include "engine/scheduler.h"
+#include "engine/dispatcher.h"
 
 namespace edgellm {
 
@@ -27,21 +27,26 @@ class BatchReport {
   // last.
   void answered(const RequestAnswer& answer);
   void failed(const RequestError& error);
-  void ended(const SchedulerCounters& counters);
+  void ended(const std::vector<EngineStatus>& engines);
 
-  // Cheap enough for every step. `n_safe`: records that are written for good.
-  void step(const Scheduler& scheduler, int64_t n_safe);
+  // Batch progress, from time to time. `n_safe`: records that are written for good.
+  void look(const Dispatcher& dispatcher, int64_t n_safe);
 
   int64_t n_answered_before() const { return answered_before_; }
   int64_t n_answered() const { return answered_; }
   int64_t n_failed() const { return failed_; }
+  // A device failed, and others took over.
+  bool has_failed_device() const;
 
   // Lines for stderr, the object of --summary. `with_failure`: the first one's message as well.
   void print(const std::string& output_name, bool with_failure) const;
   nlohmann::ordered_json json() const;
 
  private:
-  std::string state(const Scheduler& scheduler, int64_t n_safe) const;
+  std::string state(const std::vector<EngineStatus>& engines, int64_t n_safe) const;
+  SchedulerCounters counters() const;
+  double busy(int64_t elapsed_ns) const;
+  nlohmann::ordered_json devices_json(int64_t elapsed_ns) const;
 
   int64_t total_ = 0;
   int sequences_ = 0;
@@ -58,15 +63,7 @@ class BatchReport {
   std::string first_failure_;
   std::vector<int64_t> ttft_ns_, latency_ns_, queued_ns_;
   LatencyHistogram inter_token_ns_;
-  SchedulerCounters counters_;
-
-  // Sums over passes, for means.
-  int64_t passes_ = 0;
-  double active_sum_ = 0;
-  double kv_used_sum_ = 0;
-  size_t most_active_ = 0;
-  int most_kv_used_ = 0;
-  int kv_blocks_ = 0;
+  std::vector<EngineStatus> engines_;  // at the end
 };
 
 }  // namespace edgellm

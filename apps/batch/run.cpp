@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "apps/batch/defaults.h"
 #include "apps/batch/ids.h"
@@ -30,6 +34,7 @@
 #include "base/error.h"
 #include "base/output_file.h"
 #include "base/text.h"
+#include "engine/dispatcher.h"
 
 namespace edgellm {
 namespace {
@@ -62,10 +67,39 @@ class InOrder {
   std::deque<Waiting> waiting_;  // in the order of the lines
 };
 
-// The longest run of passes: the progress is shown between runs.
+// The longest run of passes. One that ends costs a GPU a quarter of a millisecond; whoever has
+// something for an engine ends it sooner.
 constexpr int64_t kRunNs = 200'000'000;
-// Where sequences are free, the time after which a run ends to look for more input.
-constexpr int64_t kReadEveryNs = 20'000'000;
+
+// What the engines' threads hand to the thread that writes records.
+template <class T>
+class Mailbox {
+ public:
+  void add(T item) {
+    {
+      const std::lock_guard guard(mutex_);
+      items_.push_back(std::move(item));
+    }
+    changed_.notify_one();
+  }
+
+  bool has_any() const {
+    const std::lock_guard guard(mutex_);
+    return !items_.empty();
+  }
+
+  // What has come; waits for something, a moment at most: signals are polled.
+  std::vector<T> take() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(20), [this] { return !items_.empty(); });
+    return std::exchange(items_, {});
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<T> items_;  // guarded by mutex_
+};
 
 class BatchRun {
  public:
@@ -95,6 +129,12 @@ class BatchRun {
 
  private:
   struct Live;
+  // An answer that has ended.
+  struct Ended {
+    std::shared_ptr<Live> live;
+    size_t choice = 0;
+    SequenceResult result;
+  };
 
   bool is_stream() const { return journal_ == std::nullopt; }
 
@@ -235,51 +275,36 @@ class BatchRun {
 
   void answer_all() {
     session_.check_contents();
-    backend_ = &start_many_sequences(session_, flags_.sequences);
+    const std::vector<Dispatcher::Engine> engines =
+        start_many_sequences(session_, flags_.sequences);
     if (journal_) {
       write_manifest(flags_.output, manifest_);
       journal_->keep();
     }
     writer_.emplace(is_stream() ? stream_fd_ : journal_->fd(), /*sync=*/!is_stream(),
                     flags_.output == "-" ? "standard output" : flags_.output);
-    // Reading requests and writing records takes as long as a pass of a small model. Where prompts
-    // keep a GPU busy it costs nothing.
-    bool input_ended = false;
-    Scheduler* busy = nullptr;
-    const auto read_ahead = [&] {
-      if (!input_ended) input_ended = admit(*busy);
-    };
-    // A run that ends costs a GPU a quarter of a millisecond. Only a sequence that waits for a line
-    // of a slow input is worth it.
-    const auto most = static_cast<size_t>(backend_->info().sequences);
-    int64_t step_began = 0;
-    const auto wants_control = [&] {
-      const bool may_read = !input_ended && busy->active() + busy->waiting() < most;
-      return must_stop() || (may_read && now_ns() - step_began >= kReadEveryNs);
-    };
-    Scheduler scheduler(*backend_, {.max_batch_tokens = flags_.sequences.max_batch_tokens,
-                                    .run_ns = kRunNs,
-                                    .wants_control = wants_control,
-                                    .meanwhile = read_ahead});
-    busy = &scheduler;
+    for (const Dispatcher::Engine& engine : engines) {
+      n_sequences_ += static_cast<size_t>(engine.backend->info().sequences);
+      devices_.push_back(engine.backend->info().device);
+    }
+    Dispatcher dispatcher(
+        engines, {.max_batch_tokens = flags_.sequences.max_batch_tokens, .run_ns = kRunNs});
     // Shards have about the same number of requests. The exact number is known at the end.
     const int64_t n_total = manifest_.input ? manifest_.input->requests / shard_.count : 0;
-    report_.begin(n_total, backend_->info().sequences);
+    report_.begin(n_total, static_cast<int>(n_sequences_));
     while (!must_stop()) {
-      read_ahead();
+      const bool input_ended = admit(dispatcher);
       if (must_stop()) break;
-      step_began = now_ns();
-      const bool is_busy = scheduler.step();
-      report_.step(scheduler, writer_->n_safe());
-      if (input_ended && !is_busy) {
+      if (input_ended && dispatcher.live() == 0 && !ended_.has_any()) {
         has_ended_ = true;
         break;
       }
+      take_ended(dispatcher);
     }
-    if (!has_ended_ && received_signal() == SIGTERM) finish_active(scheduler);
-    scheduler.hand_over_ended();
+    if (!has_ended_ && received_signal() == SIGTERM) finish_active(dispatcher);
     writer_->flush();
-    report_.ended(scheduler.counters());
+    dispatcher.stop();
+    report_.ended(dispatcher.status());
   }
 
   bool must_stop() const { return received_signal() != 0 || is_in_vain(); }
@@ -291,38 +316,51 @@ class BatchRun {
 
   // A cluster that takes a machine away says so some time before (docs/batch.md). What is being
   // answered would be lost.
-  void finish_active(Scheduler& scheduler) {
-    scheduler.drop_waiting();
-    if (scheduler.active() == 0 || flags_.grace_s == 0) return;
-    print_note("SIGTERM: finishing " + counted(static_cast<int64_t>(scheduler.active()), "answer") +
+  void finish_active(Dispatcher& dispatcher) {
+    dispatcher.drop_waiting();
+    if (dispatcher.live() == 0 || flags_.grace_s == 0) return;
+    print_note("SIGTERM: finishing " + counted(static_cast<int64_t>(dispatcher.live()), "answer") +
                ", for " + std::to_string(flags_.grace_s) + " s at most; a second one ends at once");
     const int64_t until = now_ns() + int64_t{flags_.grace_s} * 1'000'000'000;
-    while (scheduler.active() > 0 && !is_in_vain() && now_ns() < until) {
-      scheduler.step();
-      report_.step(scheduler, writer_->n_safe());
+    while ((dispatcher.live() > 0 || ended_.has_any()) && !is_in_vain() && now_ns() < until) {
+      take_ended(dispatcher);
     }
+  }
+
+  // Writes what has ended; waits a moment for something. Throws Error where no engine works any
+  // more: what has not been answered is answered when the batch is resumed.
+  void take_ended(Dispatcher& dispatcher) {
+    for (Ended& one : ended_.take()) {
+      if (one.result.failure) throw_if_all_failed(dispatcher);
+      end_choice(*one.live, one.choice, std::move(one.result));
+    }
+    throw_if_all_failed(dispatcher);
+    report_.look(dispatcher, writer_->n_safe());
+  }
+
+  static void throw_if_all_failed(const Dispatcher& dispatcher) {
+    if (const auto failure = dispatcher.failure()) throw Error(failure->code, failure->message);
   }
 
   // Submits requests until as many wait as can be active, so that no sequence waits for a line.
   // True at the input's end.
-  bool admit(Scheduler& scheduler) {
+  bool admit(Dispatcher& dispatcher) {
     BatchInput::Request request;
-    const auto most = static_cast<size_t>(backend_->info().sequences);
-    while (!must_stop() && scheduler.waiting() < most &&
+    while (!must_stop() && dispatcher.waiting() < n_sequences_ &&
            !(is_held_in_order() && in_order_.is_full())) {
-      const bool is_idle = scheduler.waiting() + scheduler.active() == 0;
+      const bool is_idle = dispatcher.live() == 0 && !ended_.has_any();
       const LineReader::Status status = input_.next(request, /*may_wait=*/is_idle);
       if (status == LineReader::Status::kNotYet) return false;
       if (status == LineReader::Status::kEnd) {
         input_.require_unchanged();
         return true;
       }
-      take(request, scheduler);
+      take(request, dispatcher);
     }
     return false;
   }
 
-  void take(const BatchInput::Request& request, Scheduler& scheduler) {
+  void take(const BatchInput::Request& request, Dispatcher& dispatcher) {
     if (!is_of_shard(request.id)) return;
     if (done_.contains(request.digest)) {
       report_.answered_before();
@@ -335,7 +373,7 @@ class BatchRun {
                          .message = request.problem});
     }
     try {
-      submit(head, request, scheduler);
+      submit(head, request, dispatcher);
     } catch (const Error& error) {
       fail(head, request_error(error.code(), about(head, error.what())));
     }
@@ -347,9 +385,9 @@ class BatchRun {
     return message.starts_with(where) ? message : where + ": " + message;
   }
 
-  void submit(const RecordHead& head, const BatchInput::Request& line, Scheduler& scheduler);
+  void submit(const RecordHead& head, const BatchInput::Request& line, Dispatcher& dispatcher);
   void submit_choice(const std::shared_ptr<Live>& live, size_t choice, const AnswerRequest& wanted,
-                     Scheduler& scheduler);
+                     Dispatcher& dispatcher);
   void end_choice(Live& live, size_t choice, SequenceResult&& result);
 
   void fail(const RecordHead& head, const RequestError& error) {
@@ -392,7 +430,8 @@ class BatchRun {
     if (signal != 0 && journal_) print_note("interrupted; type the same command again to resume");
     if (!flags_.summary.empty()) write_summary(signal != 0);
     if (signal != 0) return 128 + signal;
-    return static_cast<int>(report_.n_failed() > 0 ? ExitCode::kBatchFailed : ExitCode::kSuccess);
+    if (report_.n_failed() > 0) return static_cast<int>(ExitCode::kBatchFailed);
+    return static_cast<int>(report_.has_failed_device() ? ExitCode::kDevice : ExitCode::kSuccess);
   }
 
   void write_summary(bool interrupted) const {
@@ -404,7 +443,7 @@ class BatchRun {
                                    {"shard", to_string(shard_)},
                                    {"complete", has_ended_ || is_complete_},
                                    {"interrupted", interrupted}};
-    if (backend_ != nullptr) json["device"] = backend_->info().device;
+    if (!devices_.empty()) json["device"] = join(devices_, ", ");
     json.update(report_.json());
     const std::string text =
         json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
@@ -428,13 +467,16 @@ class BatchRun {
   bool is_complete_ = false;                     // by an earlier run
   std::string strict_end_;                       // the failure that ended the run, if one did
   bool has_ended_ = false;                       // every request of the input has its record
-  Backend* backend_ = nullptr;                   // the session's, once it has started
+  size_t n_sequences_ = 0;                       // of all engines together
+  std::vector<std::string> devices_;             // of the engines, once they have started
   std::optional<RecordWriter> writer_;
   InOrder in_order_;
   BatchReport report_;
+  Mailbox<Ended> ended_;
 };
 
-// A request that is being answered, once or `n` times.
+// A request that is being answered, once or `n` times. An engine's thread touches what belongs to
+// its choice, until that has ended.
 struct BatchRun::Live {
   RecordHead head;
   RequestAnswer answer;
@@ -451,7 +493,7 @@ struct BatchRun::Live {
 };
 
 void BatchRun::submit(const RecordHead& head, const BatchInput::Request& line,
-                      Scheduler& scheduler) {
+                      Dispatcher& dispatcher) {
   AnswerRequest wanted = line.json ? read_batch_request(*line.json, defaults_, line.where())
                                    : text_request(line.text, defaults_, line.where());
   const auto live = std::make_shared<Live>();
@@ -465,12 +507,12 @@ void BatchRun::submit(const RecordHead& head, const BatchInput::Request& line,
   live->texts.resize(live->n_unfinished);
   if (!wanted.has_own_seed) wanted.sampling.seed = seed_of(head.custom_id, wanted.sampling.seed);
   for (size_t choice = 0; choice < live->texts.size(); ++choice) {
-    submit_choice(live, choice, wanted, scheduler);
+    submit_choice(live, choice, wanted, dispatcher);
   }
 }
 
 void BatchRun::submit_choice(const std::shared_ptr<Live>& live, size_t choice,
-                             const AnswerRequest& wanted, Scheduler& scheduler) {
+                             const AnswerRequest& wanted, Dispatcher& dispatcher) {
   const std::vector<int32_t>& prompt_ids = live->answer.prompts.front();
   AnswerChoice& to = live->answer.choices[choice];
   if (tokenizer_ != nullptr) {
@@ -488,9 +530,9 @@ void BatchRun::submit_choice(const std::shared_ptr<Live>& live, size_t choice,
     return is_stop_id(model_, id) || live->push(choice, id);
   };
   request.on_end = [this, live, choice](SequenceResult&& result) {
-    end_choice(*live, choice, std::move(result));
+    ended_.add({live, choice, std::move(result)});
   };
-  scheduler.submit(std::move(request));
+  dispatcher.submit(std::move(request));
 }
 
 void BatchRun::end_choice(Live& live, size_t choice, SequenceResult&& result) {

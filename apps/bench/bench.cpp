@@ -103,15 +103,22 @@ int positions_of(const std::vector<TestSpec>& tests) {
 // A combination of the options that needs an engine of its own.
 struct Setting {
   SessionOptions options;
-  Device device;
+  std::vector<Device> devices;  // that work together
 };
 
 std::vector<Setting> settings_of(const BenchFlags& flags) {
   std::vector<Setting> settings;
-  for (const std::string& device : flags.devices) {
+  for (const std::string& device : device_lists(flags.devices)) {
     SessionOptions options;
     options.device = device;
-    const Device chosen = choose_device(device, print_note);
+    const std::vector<Device> chosen = choose_devices(device, print_note);
+    const auto n_gpus =
+        std::ranges::count_if(chosen, [](const Device& d) { return d.gpu.has_value(); });
+    if (n_gpus > 0 && static_cast<size_t>(n_gpus) < chosen.size()) {
+      throw Error(ExitCode::kUsage, "--device " + device +
+                                        ": bench measures GPUs together, or CPU engines, not both; "
+                                        "a comma before the CPU measures it by itself");
+    }
     for (const int threads : flags.threads) {
       for (const std::string& kv_type : flags.kv_types) {
         for (const int chunk : flags.prefill_chunks) {
@@ -183,7 +190,7 @@ class Bench {
 
   Json run_setting(const Subject& subject, const Setting& setting,
                    const std::vector<TestSpec>& tests) {
-    Session session(subject.model, setting.options, setting.device);
+    Session session(subject.model, setting.options, setting.devices);
     EngineOptions options = session.engine_options(positions_of(tests));
     for (const TestSpec& test : tests) options.sequences = std::max(options.sequences, test.batch);
     options.max_rows = std::max(options.max_rows, options.sequences);
@@ -192,13 +199,23 @@ class Bench {
       options.kv_blocks = options.sequences * BlockPool::blocks_for(options.context);
     }
     const Stopwatch load;
-    Backend& backend = session.start(options);
+    std::vector<EngineOptions> each(setting.devices.size(), options);
+    for (size_t i = 0; i < each.size(); ++i) {
+      if (each.size() > 1 && !setting.devices[i].gpu) each[i].threads = session.threads_of(i);
+    }
+    session.start_all(each);
+    const Backend& backend = session.backend();
+    std::vector<Backend*> backends;
     bench::RunSetting run;
+    for (const Dispatcher::Engine& engine : session.engines()) {
+      backends.push_back(engine.backend);
+      run.devices.push_back(engine.backend->info().device);
+    }
     run.load_ns = load.elapsed_ns();
     run.model_name = subject.name;
     // `auto` takes the CPU where a model does not fit the GPU.
     run.on_gpu = backend.info().is_gpu;
-    describe_gpu(run, setting.device);
+    describe_gpu(run, setting.devices);
     run.threads = options.threads;
     run.kv_type = options.kv_type;
     run.prefill_chunk = options.max_rows;
@@ -206,11 +223,12 @@ class Bench {
         sampling_options(flags_.sampling, subject.model->tokenizer(), subject.model->path());
     run.cache_bytes = run.on_gpu ? run.gpu.map([](const GpuInfo& gpu) { return gpu.l2_bytes; })
                                  : machine_.last_level_cache_bytes;
-    run.bandwidth = run.on_gpu
-                        ? bench::gpu_read_bandwidth(*setting.device.gpu, throw_if_interrupted)
-                        : bench::cpu_read_bandwidth(options.threads, throw_if_interrupted);
+    run.bandwidth =
+        run.on_gpu ? bench::gpu_read_bandwidth(*setting.devices.front().gpu, throw_if_interrupted)
+                   : bench::cpu_read_bandwidth(options.threads, throw_if_interrupted);
 
-    bench::TestRunner runner(backend, run.sensors, throw_if_interrupted);
+    if (run.on_gpu) run.bandwidth.gb_s *= static_cast<double>(backends.size());
+    bench::TestRunner runner(backends, run.sensors, throw_if_interrupted);
     runner.sample(run.sampling);
     Json json = bench::run_json(backend, run);
     const Json identity = json;
@@ -345,8 +363,10 @@ void add_bench(Program& program) {
   constexpr const char* kGroup = "Engine";
   command
       .word_list("--device", flags->devices,
-                 "Where to run; cuda:N is the GPU of that number [auto]", device_name_problem)
-      .value("auto|cpu|cuda|cuda:N")
+                 "Where to run; cuda:0,1 and cuda:all are GPUs at the same time, and so are "
+                 "devices joined by + (cpu+cpu) [auto]",
+                 bench_device_problem)
+      .value("auto|cpu|cuda|cuda:N|cuda:all")
       .group(kGroup);
   command
       .number_list("--threads", flags->threads, "CPU threads [one per usable core]", 1, kMaxThreads)

@@ -2,10 +2,12 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 
+#include "apps/common/parse_number.h"
 #include "apps/common/terminal.h"
 #include "base/error.h"
 #include "model/convert.h"
@@ -42,7 +44,35 @@ std::string plain_name(const std::string& path) {
   return std::filesystem::path(path).stem().string();
 }
 
+bool is_number(const std::string& word) { return try_parse_number<uint16_t>(word).has_value(); }
+
+std::string with_commas(std::string word) {
+  std::ranges::replace(word, '+', ',');
+  return word;
+}
+
 }  // namespace
+
+std::string bench_device_problem(const std::string& word) {
+  return is_number(word) ? "" : device_list_problem(with_commas(word));
+}
+
+std::vector<std::string> device_lists(const std::vector<std::string>& words) {
+  std::vector<std::string> lists;
+  for (const std::string& word : words) {
+    if (!is_number(word)) {
+      lists.push_back(with_commas(word));
+      continue;
+    }
+    if (lists.empty() || !lists.back().starts_with("cuda:")) {
+      throw Error(ExitCode::kUsage, "--device: " + word +
+                                        " is the number of a GPU and stands behind one, as in "
+                                        "cuda:0,1");
+    }
+    lists.back() += "," + word;
+  }
+  return lists;
+}
 
 Subject open_subject(const ModelChoice& choice) {
   auto model = std::make_shared<const ModelFile>(open_model(choice));
@@ -66,15 +96,17 @@ Subject make_shape(const std::string& shape, const BenchFlags& flags, int contex
           std::make_shared<const ModelFile>(ModelFile::open(path))};
 }
 
-void describe_gpu(bench::RunSetting& run, const Device& device) {
+void describe_gpu(bench::RunSetting& run, const std::vector<Device>& devices) {
   if (!run.on_gpu) {
     run.gpu = NotAvailable{"the test ran on the CPU"};
     run.sensors = run.gpu.missing();
     return;
   }
-  const GpuInfo gpu = list_gpus().gpus[static_cast<size_t>(*device.gpu)];
+  // Several that work together are of one kind.
+  const GpuInfo gpu = list_gpus().gpus[static_cast<size_t>(*devices.front().gpu)];
   run.gpu = gpu;
-  run.sensors = open_nvml_device(gpu.pci_bus_id);
+  run.sensors = NotAvailable{"several GPUs were measured together"};
+  if (devices.size() == 1) run.sensors = open_nvml_device(gpu.pci_bus_id);
 }
 
 }  // namespace edgellm

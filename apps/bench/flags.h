@@ -16,11 +16,11 @@ struct BenchFlags {
   std::vector<std::string> models;
   bool no_cache = false;
   std::vector<std::string> shapes;
-  std::vector<int> prompts;    // empty: the default, as far as the context allows
-  std::vector<int> generated;  // as above
-  std::vector<int> depths;     // as above
-  std::vector<int> batches;    // empty: 1; of --ops: none
-  std::vector<std::string> devices = {"auto"};
+  std::vector<int> prompts;                     // empty: the default, as far as the context allows
+  std::vector<int> generated;                   // as above
+  std::vector<int> depths;                      // as above
+  std::vector<int> batches;                     // empty: 1; of --ops: none
+  std::vector<std::string> devices = {"auto"};  // as typed; device_lists() reads them
   std::vector<std::string> kv_types = {"i16"};
   std::vector<int> threads = {0};
   std::vector<int> prefill_chunks = {0};
@@ -50,7 +50,14 @@ Subject open_subject(const ModelChoice& choice);
 // mapped, so that nothing is left behind however the program ends.
 Subject make_shape(const std::string& shape, const BenchFlags& flags, int context);
 
+// What is wrong with a word of --device; empty for a good one.
+std::string bench_device_problem(const std::string& word);
+
+// What is measured one after the other: a device, or several that work together ("cuda:0,1",
+// "cuda:all", "cpu+cpu"), as device_list_problem() has them. Throws Error (kUsage).
+std::vector<std::string> device_lists(const std::vector<std::string>& words);
+
 // Fills in the GPU of a run and its sensors, or why there is none.
-void describe_gpu(bench::RunSetting& run, const Device& device);
+void describe_gpu(bench::RunSetting& run, const std::vector<Device>& devices);
 
 }  // namespace edgellm

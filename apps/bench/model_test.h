@@ -33,6 +33,7 @@ struct TestSpec {
 
 struct TestResult {
   TestSpec spec;
+  int devices = 1;                      // each does what the spec says, all at the same time
   std::vector<int64_t> samples_ns;      // of each run
   std::vector<int64_t> ttft_ns;         // from the first id handed in to the first token known
   std::vector<int64_t> inter_token_ns;  // decode: latencies between tokens, run after run
@@ -44,16 +45,18 @@ struct TestResult {
   Measured<GpuObservation> gpu;
 
   int64_t total_tokens() const {
-    return spec.run_tokens() * static_cast<int64_t>(samples_ns.size());
+    return spec.run_tokens() * devices * static_cast<int64_t>(samples_ns.size());
   }
   std::vector<double> tokens_per_second() const;  // of each run
 };
 
 class TestRunner {
  public:
-  // `poll` is called often and may throw to end the work. `sensors` are those of the backend's GPU.
-  // The blocks of a paged cache are divided among the first `sequences` of the backend; 0: all.
-  TestRunner(Backend& backend, Measured<std::shared_ptr<NvmlDevice>> sensors,
+  // Each test runs on all backends at the same time; their infos differ only in the device. `poll`
+  // is called often, by a thread for each backend, and may throw to end the work. `sensors` are
+  // those of the GPU of a single backend. The blocks of a paged cache are divided among the first
+  // `sequences` of the backend; 0: all.
+  TestRunner(std::vector<Backend*> backends, Measured<std::shared_ptr<NvmlDevice>> sensors,
              std::function<void()> poll, int sequences = 0);
 
   // The ids of decode tests are chosen so; greedily before the first call.
@@ -66,18 +69,31 @@ class TestRunner {
   TestResult run(const TestSpec& spec, int repeats, const std::function<void()>& on_run);
 
  private:
+  // A backend, and what a run on it needs and says.
+  struct Lane {
+    Backend* backend = nullptr;
+    std::vector<int32_t> next = {};  // the id that each sequence decodes first
+    int64_t began_at = 0;
+    int64_t ended_at = 0;
+  };
+
   int32_t id_at(int sequence, int position) const;
-  int32_t prefill(int sequence, int tokens);
+  int32_t prefill(Lane& lane, int sequence, int tokens);
   void fill(const TestSpec& spec, std::vector<int64_t>* ttft_ns);
+  void fill_lane(Lane& lane, const TestSpec& spec, std::vector<int64_t>* ttft_ns);
   int64_t run_once(const TestSpec& spec, TestResult* result);
-  int64_t decode(const TestSpec& spec, TestResult* result);
+  void run_lane(Lane& lane, const TestSpec& spec, TestResult* result);
+  void decode(Lane& lane, const TestSpec& spec, TestResult* result);
+  void on_each(const std::function<void(size_t lane)>& work);
+  HostWork host_work() const;
+  HeadStats head_stats() const;
   GpuObservation observe(const TestSpec& spec);
 
-  Backend& backend_;
+  std::vector<Lane> lanes_;
+  const BackendInfo& info_;  // of the first
   Measured<std::shared_ptr<NvmlDevice>> sensors_;
   std::function<void()> poll_;
   SamplingOptions sampling_;
-  std::vector<int32_t> next_;  // the id that each sequence decodes first
 };
 
 }  // namespace edgellm::bench

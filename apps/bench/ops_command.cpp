@@ -89,7 +89,10 @@ class Ops {
   int run() {
     // A device that cannot be used is refused before the work begins.
     std::vector<Device> devices;
-    for (const std::string& name : flags_.devices) {
+    for (const std::string& name : device_lists(flags_.devices)) {
+      if (const std::string problem = device_name_problem(name); !problem.empty()) {
+        throw Error(ExitCode::kUsage, "--ops measures one device at a time; " + problem);
+      }
       devices.push_back(choose_device(name, print_note));
     }
     for (const std::string& name : flags_.models) {
@@ -99,7 +102,7 @@ class Ops {
       fit_to(options, flags_, subject);
       SessionOptions session;
       session.no_verify = flags_.no_verify;
-      Session(subject.model, session, Device()).check_contents();
+      Session(subject.model, session, std::vector{Device()}).check_contents();
       measure(subject, devices, options);
     }
     for (const std::string& shape : flags_.shapes) {
@@ -133,7 +136,7 @@ class Ops {
     bench::RunSetting run;
     run.on_gpu = device.gpu.has_value();
     run.threads = run.on_gpu ? 0 : n_threads > 0 ? n_threads : cpu::usable_cores();
-    describe_gpu(run, device);
+    describe_gpu(run, {device});
     run.cache_bytes = run.on_gpu ? run.gpu.map([](const GpuInfo& gpu) { return gpu.l2_bytes; })
                                  : machine_.last_level_cache_bytes;
     run.bandwidth = run.on_gpu ? bench::gpu_read_bandwidth(*device.gpu, throw_if_interrupted)

@@ -1,5 +1,6 @@
 #include "apps/bench/report.h"
 
+#include <algorithm>
 #include <map>
 
 #include "apps/common/statistics.h"
@@ -177,17 +178,19 @@ Json model_json(const ModelFile& model, const std::string& name) {
 }
 
 Json run_json(const Backend& backend, const RunSetting& setting) {
-  return {{"model", model_json(backend.model(), setting.model_name)},
-          {"backend", setting.on_gpu ? "CUDA" : "CPU"},
-          {"device", backend.info().device},
-          {"gpu", gpu_json(setting.gpu, setting.sensors)},
-          {"threads", setting.threads},
-          {"kv_type", to_string(setting.kv_type)},
-          {"prefill_chunk", setting.prefill_chunk},
-          {"sampling", to_json(setting.sampling)},
-          {"context", backend.info().context},
-          {"load_ns", setting.load_ns},
-          {"read_bandwidth", to_json(setting.bandwidth)}};
+  return {
+      {"model", model_json(backend.model(), setting.model_name)},
+      {"backend", setting.on_gpu ? "CUDA" : "CPU"},
+      {"device", setting.devices.size() > 1 ? join(setting.devices, " + ") : backend.info().device},
+      {"devices", std::max<size_t>(setting.devices.size(), 1)},
+      {"gpu", gpu_json(setting.gpu, setting.sensors)},
+      {"threads", setting.threads},
+      {"kv_type", to_string(setting.kv_type)},
+      {"prefill_chunk", setting.prefill_chunk},
+      {"sampling", to_json(setting.sampling)},
+      {"context", backend.info().context},
+      {"load_ns", setting.load_ns},
+      {"read_bandwidth", to_json(setting.bandwidth)}};
 }
 
 Json test_json(const TestResult& result, const Backend& backend, const RunSetting& setting) {

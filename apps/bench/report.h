@@ -15,14 +15,15 @@ namespace edgellm::bench {
 
 // A model on a device with one setting of each option.
 struct RunSetting {
-  std::string model_name;  // for the table
+  std::string model_name;            // for the table
+  std::vector<std::string> devices;  // that work together, as BackendInfo names them
   bool on_gpu = false;
-  int threads = 0;
+  int threads = 0;  // of all of them
   KvType kv_type = KvType::kI16;
   int prefill_chunk = 0;
   SamplingOptions sampling;
   int64_t load_ns = 0;
-  ReadBandwidth bandwidth;
+  ReadBandwidth bandwidth;         // of all devices together
   Measured<uint64_t> cache_bytes;  // of the largest cache of the device
   Measured<GpuInfo> gpu;
   Measured<std::shared_ptr<NvmlDevice>> sensors;

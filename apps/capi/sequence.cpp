@@ -16,7 +16,7 @@ namespace {
 Session open_session(const std::string& path, const SessionOptions& options, const Note& note) {
   auto model = std::make_shared<const ModelFile>(open_model({.name = path, .no_cache = true}));
   Device device = choose_device(options.device, note);
-  return Session(std::move(model), options, std::move(device),
+  return Session(std::move(model), options, std::vector{std::move(device)},
                  {.note = note, .with_progress = [](const auto& work) { work(Progress()); }});
 }
 

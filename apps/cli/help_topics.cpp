@@ -75,6 +75,9 @@ const std::vector<EnvironmentVariable>& environment_variables() {
        "Instruction set of the CPU kernels, for comparing them: portable, avx2, avx_vnni, avx512 "
        "or avx512_amx on x86-64; portable, neon, neon_dotprod or neon_i8mm on ARM. The result is "
        "the same."},
+      {"EDGELLM_FAIL_DEVICE",
+       "A drill for batch and serve on several devices: with I:N, device I, counted from 1, fails "
+       "after N passes, and the others take over."},
       {"TMPDIR",
        "Folder for temporary files: bench keeps the random model of a --shape there, batch the "
        "standard input that it must read first; /tmp unless set."},
@@ -98,7 +101,9 @@ const std::vector<ExitStatus>& exit_statuses() {
        "--stop text that is empty or not UTF-8."},
       {code(ExitCode::kModelFile), "Model file missing, corrupt or unreadable."},
       {code(ExitCode::kUnsupported), "Recognised, but not supported."},
-      {code(ExitCode::kDevice), "No device memory, or no usable GPU where one was demanded."},
+      {code(ExitCode::kDevice),
+       "No device memory, or no usable GPU where one was demanded. batch, serve: one of several "
+       "devices failed; the others have answered all the same."},
       {code(ExitCode::kPromptDoesNotFit), "The prompt does not fit the context."},
       {code(ExitCode::kBatchFailed), "batch: some requests failed; the output says which and why."},
       {code(ExitCode::kVerification),

@@ -54,18 +54,28 @@ void add_no_cache_flag(Command& command, bool& no_cache) {
                "Refuse a GGUF file or a folder instead of converting it into the cache folder");
 }
 
-void add_engine_options(Command& command, SessionOptions& options) {
+void add_engine_options(Command& command, SessionOptions& options, DeviceForms devices) {
   constexpr const char* kEngine = "Engine";
   command.option("-c,--ctx", options.context, "Positions of the context [the model's maximum]")
       .range(1, INT32_MAX)
       .aliases("--ctx-size,--n-ctx")
       .value("N")
       .group(kEngine);
-  command
-      .option("--device", options.device, "Where to run; cuda:N is the GPU of that number [auto]")
-      .check(device_name_problem)
-      .value("auto|cpu|cuda|cuda:N")
-      .group(kEngine);
+  if (devices == DeviceForms::kOne) {
+    command
+        .option("--device", options.device, "Where to run; cuda:N is the GPU of that number [auto]")
+        .check(device_name_problem)
+        .value("auto|cpu|cuda|cuda:N")
+        .group(kEngine);
+  } else {
+    command
+        .option("--device", options.device,
+                "Where to run; cuda:all is every GPU, and commas join devices that share the "
+                "requests, as in cuda:0,1 or cuda:all,cpu [auto]")
+        .check(device_list_problem)
+        .value("auto|cpu|cuda|cuda:N|cuda:all")
+        .group(kEngine);
+  }
   command.option("--threads", options.threads, "CPU threads [one per usable core]")
       .range(1, kMaxThreads)
       .aliases("-t")
@@ -102,13 +112,14 @@ void add_cache_options(Command& command, ManySequences& options) {
           "Prompt tokens of one pass, of all requests together; changes speed and memory, "
           "never the result [CPU 256, GPU 4096]");
   command
-      .size_option("--kv-memory", options.kv_memory,
-                   "Most memory for the KV cache, for example 8G or 512MiB [what is left]")
+      .size_option(
+          "--kv-memory", options.kv_memory,
+          "Most memory for the KV cache of a device, for example 8G or 512MiB [what is left]")
       .value("SIZE")
       .group("Engine");
   command
       .option("--sequences", options.sequences,
-              "Requests answered at a time, as far as the KV cache has room; changes "
+              "Requests answered at a time on a device, as far as the KV cache has room; changes "
               "speed and memory, never the result [CPU 16, GPU 256]")
       .range(1, kMaxSequences)
       .value("N")

@@ -22,7 +22,10 @@ namespace edgellm {
 void add_model_argument(Command& command, ModelChoice& model);
 Option add_optional_model_argument(Command& command, ModelChoice& model);
 void add_no_cache_flag(Command& command, bool& no_cache);
-void add_engine_options(Command& command, SessionOptions& options);
+// How many devices a command runs on.
+enum class DeviceForms { kOne, kSeveral };
+void add_engine_options(Command& command, SessionOptions& options,
+                        DeviceForms devices = DeviceForms::kOne);
 void add_full_head_flag(Command& command, SessionOptions& options);
 // --kv-memory, --sequences; after the engine's options, whose --prefill-chunk means something else
 // then.

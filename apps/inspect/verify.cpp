@@ -112,7 +112,7 @@ Check golden_check(const std::shared_ptr<const ModelFile>& model, const VerifyFl
   options.threads = flags.threads;
   options.kv_type = to_string(golden_kv_type(model->config()));
   options.no_verify = true;  // contents_check() has
-  Session session(model, options, device);
+  Session session(model, options, std::vector{device});
   const EngineOptions engine =
       session.engine_options(golden_context(model->config(), golden.prompt_ids.size(), count));
   Backend& backend = session.start(engine);

@@ -43,6 +43,19 @@ class MetricsText {
     single(name, "counter", help, value);
   }
 
+  // Of each device of each loaded model, counted from 1 as messages do.
+  template <class Value>
+  void device_gauge(const std::string& name, const std::string& help, Value value) {
+    head(name, "gauge", help);
+    for (const ModelMetrics& model : models_) {
+      for (size_t i = 0; i < model.state.devices.size(); ++i) {
+        const EngineStatus& device = model.state.devices[i];
+        text_ += kPrefix + name + "{" + labels_of(model) + ",device=\"" + number(i + 1) +
+                 "\",device_name=\"" + label(device.device) + "\"} " + number(value(device)) + "\n";
+      }
+    }
+  }
+
   // Of each model, with its figures as labels: the form that the Kubernetes inference gateway
   // reads.
   void cache_config() {
@@ -125,6 +138,7 @@ void EngineState::add_counts(const EngineState& earlier) {
   counters.add(earlier.counters);
   cancelled += earlier.cancelled;
   refused += earlier.refused;
+  failed_devices += earlier.failed_devices;
   ttft.add(earlier.ttft);
   inter_token.add(earlier.inter_token);
   duration.add(earlier.duration);
@@ -169,6 +183,20 @@ std::string metrics_text(const ServerMetrics& metrics) {
                [](const State& state) { return state.counters.passes; });
   text.counter("device_busy_seconds_total", "Time in passes of the model.",
                [](const State& state) { return seconds(state.counters.pass_ns); });
+  text.counter("devices_failed_total", "Devices that failed and were taken out.",
+               [](const State& state) { return state.failed_devices; });
+  text.device_gauge("device_up", "1 while the device works, 0 once it was taken out.",
+                    [](const EngineStatus& device) { return device.failure ? 0 : 1; });
+  text.device_gauge("device_requests_running", "Answers that the device is making.",
+                    [](const EngineStatus& device) { return device.active; });
+  text.device_gauge("device_kv_cache_usage_perc", "As kv_cache_usage_perc, of one device.",
+                    [](const EngineStatus& device) {
+                      return static_cast<double>(device.kv_blocks_used) / device.kv_blocks;
+                    });
+  text.device_gauge("device_tokens_predicted",
+                    "Tokens that the device has generated since the "
+                    "model was loaded.",
+                    [](const EngineStatus& device) { return device.counters.output_ids; });
   if (metrics.gpu_joules) {
     int64_t tokens = 0;
     for (const ModelMetrics& model : metrics.models) tokens += model.state.counters.output_ids;

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend.h"
-#include "engine/scheduler.h"
+#include "engine/dispatcher.h"
 
 namespace edgellm::serve {
 
@@ -33,7 +32,7 @@ class SecondsHistogram {
   double sum_ = 0;
 };
 
-// Of one engine.
+// Of the engines of one model together.
 struct EngineState {
   size_t waiting = 0;
   size_t running = 0;
@@ -42,13 +41,15 @@ struct EngineState {
   int kv_blocks_cached = 0;
   MemoryPlan memory;
   SchedulerCounters counters;
-  int64_t cancelled = 0;  // answers that ended because nobody wanted them any more
-  int64_t refused = 0;    // requests that found the queue full
+  int64_t cancelled = 0;       // answers that ended because nobody wanted them any more
+  int64_t refused = 0;         // requests that found the queue full
+  int64_t failed_devices = 0;  // taken out
   SecondsHistogram ttft;
   SecondsHistogram inter_token;
-  SecondsHistogram duration;  // from submission to the end
+  SecondsHistogram duration;          // from submission to the end
+  std::vector<EngineStatus> devices;  // each engine by itself
 
-  // Adds what `earlier`, an engine of the same model that has ended, has counted.
+  // Adds what `earlier`, engines of the same model that have ended, have counted.
   void add_counts(const EngineState& earlier);
 };
 

@@ -61,7 +61,7 @@ Models::Models(const std::vector<ModelChoice>& choices, const ModelsOptions& opt
                const Messages& messages)
     : options_(shared(options, choices.size())),
       messages_(messages),
-      device_(choose_device(options.session.device, messages.note)) {
+      devices_(choose_devices(options.session.device, messages.note)) {
   require(!choices.empty(), "a server has a model at least");
   for (const ModelChoice& choice : choices) {
     auto entry = make_entry(choice);
@@ -199,7 +199,7 @@ void Models::load(std::unique_lock<std::mutex>& lock, const Wanted& wanted) {
   is_loading_ = true;
   loading_for_ = &wanted;
   try {
-    Session session(entry.model->shared_file(), options_.session, device_, loading_messages());
+    Session session(entry.model->shared_file(), options_.session, devices_, loading_messages());
     make_room(lock, session, wanted);
     lock.unlock();
     auto loaded = std::make_unique<LoadedModel>(*entry.model, std::move(session), options_.model);
@@ -326,9 +326,11 @@ Models::Status Models::status_of(const Entry& entry) const {
     const BackendInfo& info = entry.loaded->info();
     status.is_loaded = true;
     status.is_gpu = info.is_gpu;
-    status.device = info.device;
-    status.sequences = info.sequences;
+    status.sequences = entry.loaded->engine().sequences();
     status.state = entry.loaded->engine().state();
+    for (const EngineStatus& device : status.state.devices) {
+      status.device += (status.device.empty() ? "" : ", ") + device.device;
+    }
     if (entry.keep_alive) {
       status.expires_at = (entry.uses > 0 ? Clock::now() : entry.last_used) + *entry.keep_alive;
     }
@@ -380,6 +382,14 @@ std::string Models::failure() const {
     if (std::string failure = entry->loaded->engine().failure(); !failure.empty()) return failure;
   }
   return "";
+}
+
+bool Models::has_failed_device() const {
+  const std::lock_guard guard(mutex_);
+  return std::ranges::any_of(entries_, [](const auto& entry) {
+    const EngineState state = entry->loaded ? entry->loaded->engine().state() : EngineState();
+    return entry->past.failed_devices + state.failed_devices > 0;
+  });
 }
 
 }  // namespace edgellm::serve

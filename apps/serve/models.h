@@ -76,7 +76,9 @@ class Models {
   int live() const;
   // Why an engine cannot go on; empty where all can.
   std::string failure() const;
-  const Device& device() const { return device_; }
+  // One of several devices failed since the server began, and the others took over.
+  bool has_failed_device() const;
+  const std::vector<Device>& devices() const { return devices_; }
   const KeepAlive& keep_alive() const { return options_.keep_alive; }
   const std::string& kv_type() const { return options_.session.kv_type; }
 
@@ -111,7 +113,7 @@ class Models {
 
   const ModelsOptions options_;
   const Messages messages_;
-  const Device device_;
+  const std::vector<Device> devices_;
   mutable std::mutex mutex_;
   // Guarded by mutex_, like what entries hold but their models.
   std::vector<std::unique_ptr<Entry>> entries_;

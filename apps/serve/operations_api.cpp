@@ -38,6 +38,10 @@ HttpResponse Api::health(const HttpRequest&) {
     return json_response({{"status", "failed"}, {"message", failure}}, 503);
   }
   if (is_draining_) return json_response({{"status", "shutting down"}}, 503);
+  if (models_.has_failed_device()) {
+    return json_response(
+        {{"status", "ok"}, {"message", "a device has failed, and the others answer"}});
+  }
   return json_response({{"status", "ok"}});
 }
 

@@ -1,7 +1,9 @@
 // edgellm serve: the engine behind an address.
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <thread>
+#include <vector>
 
 #include "apps/common/address.h"
 #include "apps/common/environment.h"
@@ -18,7 +20,6 @@
 #include "apps/serve/models.h"
 #include "apps/session/model_folders.h"
 #include "base/error.h"
-#include "kernels/cuda/gpu_list.h"
 
 namespace edgellm {
 namespace {
@@ -53,6 +54,7 @@ std::vector<ModelChoice> model_choices(const ServeFlags& flags) {
 ModelsOptions models_options(const ServeFlags& flags) {
   ModelsOptions options;
   options.session = flags.engine;
+  options.session.fault = parse_device_fault(environment_variable("EDGELLM_FAIL_DEVICE"));
   options.max_loaded = flags.max_loaded;
   options.keep_alive = parse_keep_alive("--keep-alive", flags.keep_alive);
   options.model = {.sequences = flags.sequences,
@@ -97,15 +99,27 @@ void finish_answers(Api& api, const Models& models) {
   while (models.live() > 0) std::this_thread::sleep_for(kLook);
 }
 
-// The energy counter of the GPU, where there is one.
-std::function<std::optional<double>()> gpu_joules(const Device& device) {
-  if (!device.gpu) return {};
-  const GpuInfo gpu = list_gpus().gpus[static_cast<size_t>(*device.gpu)];
-  const auto sensors = open_nvml_device(gpu.pci_bus_id);
-  if (!sensors) return {};
-  return [sensors = *sensors]() -> std::optional<double> {
-    const Measured<double> joules = sensors->energy_j();
-    return joules ? std::optional(*joules) : std::nullopt;
+// The energy counters of the GPUs together, where all have one.
+std::function<std::optional<double>()> gpu_joules(const std::vector<Device>& devices) {
+  std::set<std::string> bus_ids;
+  for (const Device& device : devices) {
+    if (device.gpu) bus_ids.insert(device.pci_bus_id);
+  }
+  std::vector<std::shared_ptr<NvmlDevice>> all;
+  for (const std::string& bus_id : bus_ids) {
+    const auto sensors = open_nvml_device(bus_id);
+    if (!sensors) return {};
+    all.push_back(*sensors);
+  }
+  if (all.empty()) return {};
+  return [all]() -> std::optional<double> {
+    double sum = 0;
+    for (const auto& sensors : all) {
+      const Measured<double> joules = sensors->energy_j();
+      if (!joules) return std::nullopt;
+      sum += *joules;
+    }
+    return sum;
   };
 }
 
@@ -153,7 +167,7 @@ int run(const ServeFlags& flags) {
                    .timeout = std::chrono::seconds(flags.timeout_s),
                    .may_pull = flags.allow_pull,
                    .access_log = write_access,
-                   .gpu_joules = gpu_joules(models.device())});
+                   .gpu_joules = gpu_joules(models.devices())});
   api.set_connections([&server] { return server.connections(); });
   warn_of_strangers(flags, keys);
   Address address;
@@ -172,7 +186,7 @@ int run(const ServeFlags& flags) {
   if (const std::string failure = models.failure(); !failure.empty()) {
     throw Error(ExitCode::kRuntime, "the engine ended: " + failure);
   }
-  return 0;
+  return static_cast<int>(models.has_failed_device() ? ExitCode::kDevice : ExitCode::kSuccess);
 }
 
 void add_server_options(Command& command, ServeFlags& flags) {
@@ -251,6 +265,7 @@ void add_serve(Program& program) {
       program.add("serve", "Answer requests over HTTP, as OpenAI and Ollama do",
                   "  edgellm serve model.tmac2\n"
                   "  edgellm serve model.tmac2 --port 9000 --sequences 64 --kv-memory 8G\n"
+                  "  edgellm serve model.tmac2 --device cuda:all\n"
                   "  edgellm serve one.tmac2 another.tmac2 --keep-alive 10m\n"
                   "  EDGELLM_API_KEY=secret edgellm serve model.tmac2 --host 0.0.0.0\n"
                   "  curl http://127.0.0.1:8080/v1/chat/completions \\\n"
@@ -267,7 +282,7 @@ void add_serve(Program& program) {
   add_models_options(command, *flags);
   add_chat_options(command, flags->chat);
   add_answer_options(command, flags->answer);
-  add_engine_options(command, flags->engine);
+  add_engine_options(command, flags->engine, DeviceForms::kSeveral);
   add_sequences_options(command, flags->sequences);
   add_full_head_flag(command, flags->engine);
   add_sampling_options(command, flags->sampling, SamplingDefault::kOpenAi);

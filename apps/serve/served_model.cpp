@@ -79,11 +79,10 @@ bool ServedModel::is_called(const std::string& name) const {
 
 LoadedModel::LoadedModel(const ServedModel& model, Session&& session, const ModelOptions& options)
     : session_(std::move(session)) {
-  Backend& backend = start_many_sequences(session_, options.sequences);
-  engine_ = std::make_unique<EngineThread>(
-      backend, model.tokenizer(),
-      EngineThreadOptions{.scheduler = {.max_batch_tokens = options.sequences.max_batch_tokens},
-                          .queue = options.queue});
+  engine_ = std::make_unique<Engines>(
+      start_many_sequences(session_, options.sequences), model.tokenizer(),
+      EnginesOptions{.scheduler = {.max_batch_tokens = options.sequences.max_batch_tokens},
+                     .queue = options.queue});
 }
 
 }  // namespace edgellm::serve

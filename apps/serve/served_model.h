@@ -1,5 +1,5 @@
-// A model that a server offers: what can be said of it without its weights, and the weights on a
-// device with the thread that runs them.
+// A model that a server offers: what can be said of it without its weights, and the weights on its
+// devices with the engines that run them.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 #include "apps/requests/prompts.h"
 #include "apps/requests/request.h"
 #include "apps/serve/embedding.h"
-#include "apps/serve/engine_thread.h"
+#include "apps/serve/engines.h"
 #include "apps/session/sampling_choice.h"
 #include "apps/session/session.h"
 
@@ -82,11 +82,11 @@ class LoadedModel {
 
   const Backend& backend() const { return session_.backend(); }
   const BackendInfo& info() const { return backend().info(); }
-  EngineThread& engine() { return *engine_; }
+  Engines& engine() { return *engine_; }
 
  private:
   Session session_;
-  std::unique_ptr<EngineThread> engine_;
+  std::unique_ptr<Engines> engine_;
 };
 
 }  // namespace edgellm::serve

@@ -213,6 +213,9 @@ TEST_CASE("bench refuses what it cannot measure, in one line") {
   refused({"bench", model, "-r", "0"}, "--repetitions");
   refused({"bench", model, "-o", "xml"}, "'xml' is not one of table, md, csv, json, jsonl");
   refused({"bench", model, "--device", "cpu,gpu"}, "did you mean cuda?");
+  refused({"bench", model, "--device", "cpu,1"}, "1 is the number of a GPU and stands behind one");
+  refused({"bench", model, "--device", "cpu+auto"}, "auto chooses one device");
+  refused({"bench", model, "--ops", "--device", "cpu+cpu"}, "--ops measures one device at a time");
   refused({"bench", model, "--kv-type", "f8"}, "'f8' is not one of i16, i8, f32");
   refused({"bench", model, "--kv-type", "i16,f16"}, "use --kv-type i16");
   refused({"bench", model, "-p", "0", "-n", "0"}, "leave no test");
@@ -220,6 +223,24 @@ TEST_CASE("bench refuses what it cannot measure, in one line") {
   refused({"bench", model, "-p", "129"}, "pp129 needs a context of 129");
   CHECK(run({"bench", (folder / "none.tmac2")}).exit_code == 3);
   CHECK(run({"bench", model, "--device", "cuda"}).exit_code == 5);
+}
+
+TEST_CASE("bench measures devices one after the other, or together") {
+  const TempDir folder;
+  const Result result =
+      run({"bench", tiny_model(folder), "-p", "0", "-n", "8", "-d", "0", "-b", "2", "-r", "2",
+           "--device", "cpu,cpu+cpu", "--threads", "2", "--json"});
+  REQUIRE(result.exit_code == 0);
+  const auto runs = nlohmann::json::parse(result.out)["runs"];
+  REQUIRE(runs.size() == 2);
+  CHECK(runs[0]["devices"] == 1);
+  CHECK(runs[1]["devices"] == 2);
+  CHECK(runs[1]["device"].get<std::string>().find(") + cpu (") != std::string::npos);
+  const auto& test = runs[1]["tests"][0];
+  CHECK(test["test"] == "tg8 x2");
+  CHECK(test["gaps_ns"].size() == 2 * 2 * 7);
+  CHECK(test["samples_ts"][0].get<double>() ==
+        Approx(1e9 * 2 * 2 * 8 / test["samples_ns"][0].get<double>()));
 }
 
 TEST_CASE("bench --ops times each op beside its unfused chain, which gives the same bits") {

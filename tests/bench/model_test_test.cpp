@@ -1,6 +1,7 @@
 // The tests of `edgellm bench` on a small model: what is counted, and that every metric is there.
 #include "apps/bench/model_test.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <set>
@@ -56,7 +57,7 @@ struct Fixture {
     setting.sensors = setting.gpu.missing();
   }
   TestRunner runner() {
-    return TestRunner(*backend, setting.sensors, [this] { ++polls; });
+    return TestRunner({backend.get()}, setting.sensors, [this] { ++polls; });
   }
 };
 
@@ -75,6 +76,37 @@ void check_reasons(const nlohmann::ordered_json& json, const std::string& path =
 TEST_CASE("a synthetic model may be given a longer context") {
   const Fixture fixture;
   CHECK(fixture.model.config().max_context == 300);
+}
+
+TEST_CASE("several backends run a test at the same time, and their tokens are added up") {
+  Fixture one;
+  Fixture two;
+  std::atomic<int> n_polls = 0;
+  TestRunner runner({one.backend.get(), two.backend.get()}, one.setting.sensors,
+                    [&] { ++n_polls; });
+  runner.warm_up();
+  n_polls = 0;
+  const TestSpec spec = {Kind::kDecode, 6, 3, 2};
+  const TestResult result = runner.run(spec, 4, [] {});
+  CHECK(result.devices == 2);
+  CHECK(result.samples_ns.size() == 4);
+  CHECK(result.total_tokens() == 2 * 4 * 6 * 2);
+  CHECK(result.inter_token_ns.size() == 2 * 4 * 5);
+  CHECK(result.ttft_ns.size() == 2 * 2);  // prefills of two sequences on each
+  CHECK(n_polls == 2 * (2 + (1 + 4) * 6));
+  for (size_t i = 0; i < 4; ++i) {
+    CHECK(result.tokens_per_second()[i] ==
+          Approx(1e9 * 24 / static_cast<double>(result.samples_ns[i])));
+  }
+  const TestResult prefill = runner.run({Kind::kPrefill, 20, 0, 1}, 3, [] {});
+  CHECK(prefill.total_tokens() == 2 * 3 * 20);
+  CHECK(prefill.ttft_ns.size() == 2 * 3);
+
+  // What ends the work on one backend ends the test.
+  TestRunner interrupted({one.backend.get(), two.backend.get()}, one.setting.sensors, [&] {
+    if (++n_polls % 7 == 0) throw std::runtime_error("ended");
+  });
+  CHECK_THROWS_WITH(interrupted.run(spec, 4, [] {}), "ended");
 }
 
 TEST_CASE("tests are named as llama-bench names them") {
@@ -132,7 +164,7 @@ TEST_CASE("a decode test at a depth fills it once and takes that as the time to 
 TEST_CASE("whoever wants to stop is heard") {
   Fixture fixture;
   int left = 7;
-  TestRunner runner(*fixture.backend, fixture.setting.sensors, [&] {
+  TestRunner runner({fixture.backend.get()}, fixture.setting.sensors, [&] {
     if (--left == 0) throw std::runtime_error("stop");
   });
   CHECK_THROWS_WITH(runner.run({Kind::kDecode, 20, 0, 1}, 3, [] {}), "stop");

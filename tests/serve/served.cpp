@@ -20,9 +20,10 @@ Messages silent() {
   return {.note = [](std::string_view) {}, .with_progress = [](const auto& work) { work({}); }};
 }
 
-SessionOptions session_options() {
+SessionOptions session_options(const ServedOptions& served) {
   SessionOptions options;
-  options.device = "cpu";
+  options.device = served.device;
+  options.fault = parse_device_fault(served.fault);
   options.threads = 2;
   return options;
 }
@@ -35,7 +36,7 @@ std::vector<ModelChoice> choices(const ServedOptions& options) {
 
 serve::ModelsOptions models_options(const ServedOptions& options) {
   serve::ModelsOptions models;
-  models.session = session_options();
+  models.session = session_options(options);
   models.model.sequences.sequences = options.sequences;
   models.model.sequences.kv_memory = options.kv_memory;
   models.model.queue = options.queue;

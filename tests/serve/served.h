@@ -24,6 +24,8 @@ struct ServedOptions {
   int max_loaded = 0;
   serve::KeepAlive keep_alive = {};
   int queue = 256;
+  std::string device = "cpu";
+  std::string fault = {};  // as EDGELLM_FAIL_DEVICE has it
   serve::ApiOptions api = {};
   serve::HttpLimits limits = {};
   std::optional<Messages> messages = {};  // empty: nobody is told what models do

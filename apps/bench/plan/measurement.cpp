@@ -89,7 +89,7 @@ void measure_answers(Backend& backend, const Workload& work, PlanMeasurement& fo
                      const SamplingOptions& sampling,
                      const Measured<std::shared_ptr<NvmlDevice>>& sensors,
                      const std::function<void()>& poll) {
-  TestRunner runner(backend, sensors, poll, found.speed.sequences);
+  TestRunner runner({&backend}, sensors, poll, found.speed.sequences);
   runner.sample(sampling);
   TestSpec spec;
   spec.tokens = std::min(work.answer, kSteps);

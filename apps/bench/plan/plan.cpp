@@ -92,7 +92,8 @@ void check(const PlanFlags& flags, const Session& session) {
 Plan make_plan(const PlanFlags& flags, Session& session) {
   check(flags, session);
   const Stopwatch start;
-  const Backend& loaded = start_many_sequences(session, flags.sequences);
+  start_many_sequences(session, flags.sequences);
+  const Backend& loaded = session.backend();
   Plan plan;
   plan.work = {static_cast<int64_t>(flags.requests), flags.prompt, flags.answer};
   plan.device = loaded.info();
@@ -109,7 +110,7 @@ Plan make_plan(const PlanFlags& flags, Session& session) {
   const double start_s = static_cast<double>(start.elapsed_ns()) / 1e9;
   bench::RunSetting run;
   run.on_gpu = plan.device.is_gpu;
-  describe_gpu(run, session.device());
+  describe_gpu(run, session.devices());
   if (!run.on_gpu) run.sensors = NotAvailable{"energy is read on GPUs alone"};
   print_note("measuring prompts of " + std::to_string(flags.prompt) + " tokens, then " +
              counted(sequences, "sequence") + " at a time");

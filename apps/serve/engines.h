@@ -1,16 +1,13 @@
-// The thread that owns a model's scheduler. Other threads hand it requests and take their answers
-// from LiveRequest; nobody else calls the scheduler or the back end.
+// What answers the requests of a loaded model: an engine on each of its devices
+// (engine/dispatcher.h). Requests go in here, and their answers come out of LiveRequest.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -18,7 +15,7 @@
 #include "apps/serve/event.h"
 #include "apps/serve/live_request.h"
 #include "apps/serve/metrics.h"
-#include "engine/scheduler.h"
+#include "engine/dispatcher.h"
 #include "tokenizer/tokenizer.h"
 
 namespace edgellm::serve {
@@ -30,25 +27,26 @@ struct QueueFull : std::runtime_error {
   int retry_after_seconds;
 };
 
-// The engine cannot go on.
+// No engine of the model works any more.
 struct EngineFailed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-struct EngineThreadOptions {
+struct EnginesOptions {
   SchedulerOptions scheduler;
   int queue = 0;  // answers that may wait besides those that run
 };
 
-class EngineThread {
+class Engines {
  public:
   // What is referred to must outlive the object. `tokenizer` may be null.
-  EngineThread(Backend& backend, const Tokenizer* tokenizer, const EngineThreadOptions& options);
+  Engines(const std::vector<Dispatcher::Engine>& engines, const Tokenizer* tokenizer,
+          const EnginesOptions& options);
 
-  ~EngineThread();
+  ~Engines();
 
   // Ends what is running with kInterrupted. Nothing can be submitted afterwards.
-  void stop();
+  void stop() { dispatcher_->stop(); }
 
   // Throws QueueFull, EngineFailed.
   void submit(const std::shared_ptr<LiveRequest>& request);
@@ -56,57 +54,44 @@ class EngineThread {
   // Ends what has not ended of the request. Its answers that were cancelled end with kInterrupted.
   void cancel(const std::shared_ptr<LiveRequest>& request);
 
+  // Of all engines together.
   EngineState state() const;
+  // Answers that can be made at the same time.
+  int sequences() const { return sequences_; }
   // Answers that were submitted and have not ended.
   int live() const { return live_; }
-  // Why the engine cannot go on; empty where it can.
+  // Why no engine can go on; empty where one can.
   std::string failure() const;
 
  private:
-  struct Message {
-    std::shared_ptr<LiveRequest> request;
-    bool is_cancelled = false;
-  };
-
-  void work();
-  void run(Scheduler& scheduler);
-  bool await_messages(bool is_busy, std::vector<Message>& messages);
-  void begin(Scheduler& scheduler, const std::shared_ptr<LiveRequest>& request);
-  void begin_choice(Scheduler& scheduler, const std::shared_ptr<LiveRequest>& request,
-                    size_t choice);
-  void begin_embedding(Scheduler& scheduler, const std::shared_ptr<LiveRequest>& request,
-                       size_t choice);
+  void add_id(LiveRequest* request, uint64_t id);
+  void begin_choice(const std::shared_ptr<LiveRequest>& request, size_t choice);
+  void begin_embedding(const std::shared_ptr<LiveRequest>& request, size_t choice);
   void push(LiveRequest& request, Piece&& piece);
   // `last` is the answer's last piece but for the result.
   void end_choice(LiveRequest* request, Piece&& last, SequenceResult&& result);
-  void publish(const Scheduler& scheduler);
-  void fail(const std::string& message);
   int retry_after_seconds() const;
 
-  Backend& backend_;
+  const ModelFile& model_;
   const Tokenizer* const tokenizer_;
-  const EngineThreadOptions options_;
+  const int queue_;
+  const int sequences_;
   std::atomic<int> live_ = 0;
-  std::atomic<bool> has_messages_ = false;
 
+  // Not held while the dispatcher is called: it calls back.
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::vector<Message> messages_;
-  EngineState state_;
-  std::string failure_;
-  bool is_ending_ = false;
-
-  // Of the engine's thread: the scheduler's ids of requests that have not ended.
+  // Guarded by mutex_: requests that have not ended, with the dispatcher's ids, and what is counted
+  // here. The dispatcher counts the rest.
   struct Running {
     std::shared_ptr<LiveRequest> request;
     std::vector<uint64_t> ids = {};  // by choice
     size_t n_unfinished = 0;
   };
   std::unordered_map<LiveRequest*, Running> running_;
+  EngineState counted_;
 
-  EventThread events_;  // tells connections' threads
-  std::thread thread_;  // the last: it uses the others
+  EventThread events_;                      // tells connections' threads
+  std::unique_ptr<Dispatcher> dispatcher_;  // the last: its threads use the others
 };
 
 }  // namespace edgellm::serve

@@ -1,0 +1,116 @@
+#include "kernels/cpu/affinity.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <optional>
+#include <tuple>
+
+namespace edgellm::cpu {
+namespace {
+
+constexpr int kMostCpus = CPU_SETSIZE;
+
+std::optional<std::string> first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  return line;
+}
+
+// -1 where the file holds no number.
+int number_in(const std::string& path) {
+  const std::string text = first_line(path).value_or("");
+  int value = -1;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+}  // namespace
+
+std::vector<int> allowed_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  // Fails on a machine of more cores than a set holds.
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
+  for (int cpu = 0; cpu < kMostCpus; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+void bind_this_thread(const std::vector<int>& cpus) {
+  if (cpus.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) {
+    if (cpu >= 0 && cpu < kMostCpus) CPU_SET(cpu, &set);
+  }
+  (void)sched_setaffinity(0, sizeof set, &set);  // a hint
+}
+
+std::vector<int> parse_cpu_list(const std::string& text) {
+  std::vector<int> cpus;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  const auto read = [&](int& value) {
+    const auto [next, error] = std::from_chars(at, end, value);
+    at = next;
+    return error == std::errc() && value >= 0 && value < kMostCpus;
+  };
+  while (at != end) {
+    int first = 0;
+    if (!read(first)) return {};
+    int last = first;
+    if (at != end && *at == '-') {
+      ++at;
+      if (!read(last) || last < first) return {};
+    }
+    for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
+    if (at == end) break;
+    if (*at++ != ',' || at == end) return {};
+  }
+  return cpus;
+}
+
+std::vector<int> near_pci_device(const std::vector<int>& cpus, const std::string& bus_id,
+                                 const std::string& sysfs) {
+  // sysfs has small letters, and a domain of four digits.
+  std::string name = bus_id;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) {
+    return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  });
+  const size_t colon = name.find(':');
+  if (colon == std::string::npos) return {};
+  if (colon > 4) name = name.substr(colon - 4);
+  const auto list = first_line(sysfs + "/bus/pci/devices/" + name + "/local_cpulist");
+  if (!list) return {};
+  const std::vector<int> local = parse_cpu_list(*list);
+  std::vector<int> near;
+  for (const int cpu : cpus) {
+    if (std::ranges::find(local, cpu) != local.end()) near.push_back(cpu);
+  }
+  return near;
+}
+
+std::vector<std::vector<int>> share_out(const std::vector<int>& cpus, int n_parts,
+                                        const std::string& sysfs) {
+  std::vector<std::tuple<int, int, int>> places;  // processor, core, number
+  for (const int cpu : cpus) {
+    const std::string topology =
+        sysfs + "/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
+    places.emplace_back(number_in(topology + "physical_package_id"),
+                        number_in(topology + "core_id"), cpu);
+  }
+  std::ranges::sort(places);
+  std::vector<std::vector<int>> parts(static_cast<size_t>(n_parts));
+  for (size_t i = 0; i < places.size(); ++i) {
+    parts[i * parts.size() / places.size()].push_back(std::get<2>(places[i]));
+  }
+  return parts;
+}
+
+}  // namespace edgellm::cpu

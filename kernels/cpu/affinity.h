@@ -1,0 +1,33 @@
+// On which cores a thread runs. Memory comes from the NUMA node of the thread that first writes it,
+// and a GPU is reached quicker from the node that its slot belongs to.
+//
+// Cores have Linux's numbers. All of it is a hint: where the system says nothing or refuses,
+// threads run anywhere.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace edgellm::cpu {
+
+// The cores that the calling thread may use, ascending.
+std::vector<int> allowed_cpus();
+
+// From now on the calling thread, and threads that it starts, use only these cores. Does nothing
+// for none.
+void bind_this_thread(const std::vector<int>& cpus);
+
+// "0-3,8,10-11", as sysfs writes a list of cores. Empty where the text is something else.
+std::vector<int> parse_cpu_list(const std::string& text);
+
+// Those of `cpus` that are near a PCI device ("0000:1B:00.0", the domain with up to eight digits);
+// empty where the system does not say which, or none is.
+std::vector<int> near_pci_device(const std::vector<int>& cpus, const std::string& bus_id,
+                                 const std::string& sysfs = "/sys");
+
+// The cores in `n_parts` parts whose sizes differ by one at most: those of a processor, and the two
+// threads of a core, are together as far as that allows.
+std::vector<std::vector<int>> share_out(const std::vector<int>& cpus, int n_parts,
+                                        const std::string& sysfs = "/sys");
+
+}  // namespace edgellm::cpu

@@ -1,0 +1,83 @@
+// Which cores threads are bound to: Linux's lists, and machines that exist only as files.
+#include "kernels/cpu/affinity.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <thread>
+
+#include "tests/support/temp_dir.h"
+
+namespace edgellm::cpu {
+namespace {
+
+using Cpus = std::vector<int>;
+
+void write(const std::string& path, const std::string& text) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path) << text << "\n";
+}
+
+TEST_CASE("lists of cores are read as sysfs writes them") {
+  CHECK(parse_cpu_list("0") == Cpus{0});
+  CHECK(parse_cpu_list("0-3,8,10-11") == Cpus{0, 1, 2, 3, 8, 10, 11});
+  for (const std::string bad : {"", "x", "3-1", "1,", ",1", "1-", "-1", "0-99999", "1 2", "1;2"}) {
+    INFO(bad);
+    CHECK(parse_cpu_list(bad).empty());
+  }
+}
+
+TEST_CASE("cores near a PCI device are those of its node that may be used") {
+  const test::TempDir sys;
+  write(sys / "bus/pci/devices/0000:1b:00.0/local_cpulist", "4-7,12-15");
+  Cpus all(16);
+  std::iota(all.begin(), all.end(), 0);
+  CHECK(near_pci_device(all, "0000:1B:00.0", sys.path().string()) ==
+        Cpus{4, 5, 6, 7, 12, 13, 14, 15});
+  CHECK(near_pci_device(all, "00000000:1B:00.0", sys.path().string()).size() == 8);
+  CHECK(near_pci_device({2, 3, 4, 5}, "0000:1B:00.0", sys.path().string()) == Cpus{4, 5});
+  CHECK(near_pci_device({0, 1}, "0000:1B:00.0", sys.path().string()).empty());
+  CHECK(near_pci_device(all, "0000:3B:00.0", sys.path().string()).empty());
+  CHECK(near_pci_device(all, "", sys.path().string()).empty());
+}
+
+TEST_CASE("cores are shared out by processor and core") {
+  // Two processors of two cores with two threads; the second threads are numbered behind.
+  const test::TempDir sys;
+  for (int cpu = 0; cpu < 8; ++cpu) {
+    const std::string topology =
+        sys / "devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
+    write(topology + "physical_package_id", std::to_string(cpu / 2 % 2));
+    write(topology + "core_id", std::to_string(cpu % 2));
+  }
+  const Cpus all = {0, 1, 2, 3, 4, 5, 6, 7};
+  CHECK(share_out(all, 2, sys.path().string()) == std::vector<Cpus>{{0, 4, 1, 5}, {2, 6, 3, 7}});
+  CHECK(share_out(all, 4, sys.path().string()) ==
+        std::vector<Cpus>{{0, 4}, {1, 5}, {2, 6}, {3, 7}});
+  CHECK(share_out({0, 1, 2}, 2, sys.path().string()) == std::vector<Cpus>{{0, 1}, {2}});
+  CHECK(share_out({3}, 2, sys.path().string()) == std::vector<Cpus>{{3}, {}});
+  // A system that says nothing: by number.
+  CHECK(share_out({0, 1, 2, 3}, 2, sys / "none") == std::vector<Cpus>{{0, 1}, {2, 3}});
+}
+
+TEST_CASE("a thread is bound, and so is one that it starts") {
+  const Cpus allowed = allowed_cpus();
+  REQUIRE(!allowed.empty());
+  const Cpus last = {allowed.back()};
+  Cpus of_thread;
+  Cpus of_its_own;
+  std::thread([&] {
+    bind_this_thread({});
+    CHECK(allowed_cpus() == allowed);
+    bind_this_thread(last);
+    of_thread = allowed_cpus();
+    std::thread([&] { of_its_own = allowed_cpus(); }).join();
+  }).join();
+  CHECK(of_thread == last);
+  CHECK(of_its_own == last);
+  CHECK(allowed_cpus() == allowed);
+}
+
+}  // namespace
+}  // namespace edgellm::cpu
