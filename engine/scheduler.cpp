@@ -362,12 +362,7 @@ void Scheduler::forward() {
   gather_prompt_logits(outputs);
   gather_prompt_hidden(outputs);
   outputs.rows = output_rows_;
-  const bool has_prompts =
-      std::ranges::any_of(parts_, [](const Part& part) { return !part.sequence->decodes(); });
-  outputs.meanwhile = [&] {
-    hand_over_ended();
-    if (has_prompts && options_.meanwhile) options_.meanwhile();
-  };
+  outputs.meanwhile = [this] { hand_over_ended(); };
   const int64_t start = now_ns();
   backend_.forward({ids_, sequences_, positions_}, outputs);
   counters_.pass_ns += now_ns() - start;

@@ -10,10 +10,9 @@
 // for memory. Prompts that begin with the same ids are stored and computed once (block_pool.h).
 //
 // One thread calls everything. Callbacks come from within step(), cancel() and interrupt(); they
-// may call submit() and the accessors, nothing else. While a GPU computes a pass the scheduler
-// calls what can wait until then: on_end of the sequences that ended with the pass before, and
-// SchedulerOptions::meanwhile. What they throw passes through, and the
-// scheduler can then only be destroyed.
+// may call submit() and the accessors, nothing else. on_end of the sequences that ended with a pass
+// is called while a GPU computes the next one. What they throw passes through, and the scheduler
+// can then only be destroyed.
 #pragma once
 
 #include <cstdint>
@@ -93,9 +92,6 @@ struct SchedulerOptions {
   // Polled between the passes of a run: true lets step() return early, because the caller has
   // something to submit or to cancel. May be empty.
   std::function<bool()> wants_control = {};
-  // Called in passes with rows of prompts, while a GPU computes them: a good time to make the next
-  // requests and to submit them. May be empty.
-  std::function<void()> meanwhile = {};
 };
 
 struct SchedulerCounters {

@@ -228,42 +228,6 @@ TEST_CASE("requests get the ids of generate(), beside any others and with any me
   }
 }
 
-TEST_CASE("requests may be made while a pass computes prompts") {
-  Fixture f;
-  const std::vector<SequenceRequest> requests = mixed_requests(f, 40, 71);
-  const auto backend = f.backend(4, 40, 70);
-  std::vector<SequenceResult> results(requests.size());
-  std::vector<int> n_ends(requests.size());
-  size_t n_submitted = 0;
-  int n_meanwhile = 0;
-  Scheduler* running = nullptr;
-  const auto submit_next = [&] {
-    if (n_submitted == requests.size()) return;
-    const size_t i = n_submitted++;
-    SequenceRequest request = requests[i];
-    request.on_end = [&, i](SequenceResult&& result) {
-      results[i] = std::move(result);
-      ++n_ends[i];
-    };
-    running->submit(std::move(request));
-  };
-  Scheduler scheduler(*backend, {.meanwhile = [&] {
-    ++n_meanwhile;
-    submit_next();
-  }});
-  running = &scheduler;
-  while (n_submitted < requests.size() || scheduler.active() + scheduler.waiting() > 0) {
-    if (scheduler.active() + scheduler.waiting() == 0) submit_next();
-    scheduler.step();
-  }
-  REQUIRE(n_meanwhile > 10);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    INFO("request " << i);
-    CHECK(n_ends[i] == 1);
-    check_same(results[i], f.expected(requests[i]));
-  }
-}
-
 TEST_CASE("who has ended with the last pass is handed over on request") {
   Fixture f;
   const auto backend = f.backend(2, 8);
