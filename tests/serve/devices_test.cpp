@@ -45,7 +45,8 @@ std::vector<std::string> texts_in(const std::string& answer, const json& body, b
   std::vector<std::string> texts(body.value("n", 1));
   if (!is_streamed) {
     REQUIRE(answer.starts_with("{"));
-    for (const json& choice : json::parse(answer)["choices"]) {
+    const json parsed = json::parse(answer);
+    for (const json& choice : parsed["choices"]) {
       texts[choice["index"].get<size_t>()] = choice["text"];
     }
     return texts;
@@ -54,7 +55,8 @@ std::vector<std::string> texts_in(const std::string& answer, const json& body, b
   std::istringstream lines(answer);
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("data: {")) continue;
-    for (const json& choice : json::parse(line.substr(6))["choices"]) {
+    const json event = json::parse(line.substr(6));
+    for (const json& choice : event["choices"]) {
       texts[choice["index"].get<size_t>()] += choice["text"].get<std::string>();
     }
   }
