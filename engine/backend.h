@@ -82,9 +82,6 @@ struct Outputs {
   std::span<float> normed;          // [batch rows, dim] or empty: the final norm's output alone
   std::span<LogprobSums> logprobs;  // [ids.size()] or empty
   std::span<LogprobLogit> top;      // [ids.size(), n] beside `logprobs`, the n largest logits
-  // Called once: where a GPU computes the pass and the host would only wait; on the CPU before the
-  // pass. It does not use the backend. What it throws passes through. May be empty.
-  std::function<void()> meanwhile;
 };
 
 // Bytes that a backend has allocated, for `info` and `--verbose`.

@@ -223,7 +223,6 @@ void Dispatcher::run(Worker& worker, Scheduler& scheduler) {
       }
     }
     is_busy = scheduler.step();
-    scheduler.hand_over_ended();  // their places are free for others
     publish(worker, scheduler);
   }
   for (const Message& message : messages) {

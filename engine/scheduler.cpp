@@ -88,7 +88,6 @@ bool Scheduler::step() {
     if (!run_decode_passes(all)) run_pass(all);
     active_.remove_if([](const auto& sequence) { return sequence->has_ended; });
   }
-  if (active_.empty()) hand_over_ended();
   return !active_.empty() || !waiting_.empty();
 }
 
@@ -104,12 +103,10 @@ bool Scheduler::cancel(uint64_t id) {
   if (active == active_.end()) return false;
   end(**active, std::nullopt, FinishReason::kInterrupted);
   active_.erase(active);
-  hand_over_ended();
   return true;
 }
 
 void Scheduler::interrupt() {
-  hand_over_ended();
   std::vector<uint64_t> ids;
   for (const auto& sequence : active_) ids.push_back(sequence->id);
   for (const Waiting& waiting : waiting_) ids.push_back(waiting.id);
@@ -245,7 +242,6 @@ bool Scheduler::run_decode_passes(const std::vector<Sequence*>& among) {
   const auto on_ids = [&](std::span<const int32_t> chosen) {
     const int64_t now = now_ns();
     counters_.pass_ns += now - waits_since;
-    hand_over_ended();
     if (!accept_step(parts, chosen)) continues = false;
     if (now - begin >= options_.run_ns) continues = false;
     if (options_.wants_control && options_.wants_control()) continues = false;
@@ -362,7 +358,6 @@ void Scheduler::forward() {
   gather_prompt_logits(outputs);
   gather_prompt_hidden(outputs);
   outputs.rows = output_rows_;
-  outputs.meanwhile = [this] { hand_over_ended(); };
   const int64_t start = now_ns();
   backend_.forward({ids_, sequences_, positions_}, outputs);
   counters_.pass_ns += now_ns() - start;
@@ -521,28 +516,15 @@ void Scheduler::end(Sequence& sequence, std::optional<SequenceResult::Failure> f
   backend_.set_blocks(sequence.slot, {});
   pool_.free(sequence.lease);
   free_slots_.push_back(sequence.slot);
-  count_end(sequence.result, sequence.submitted_at);
-  ended_.push_back({std::move(sequence.request), std::move(sequence.result)});
-}
-
-void Scheduler::hand_over_ended() {
-  while (!ended_.empty()) {
-    Ended ended = std::move(ended_.front());
-    ended_.pop_front();
-    if (ended.request.on_end) ended.request.on_end(std::move(ended.result));
-  }
+  report(sequence.request, std::move(sequence.result), sequence.submitted_at);
 }
 
 void Scheduler::report(const SequenceRequest& request, SequenceResult&& result,
                        int64_t submitted_at) {
-  count_end(result, submitted_at);
-  if (request.on_end) request.on_end(std::move(result));
-}
-
-void Scheduler::count_end(SequenceResult& result, int64_t submitted_at) {
   result.total_ns = now_ns() - submitted_at;
   ++counters_.requests;
   if (result.failure) ++counters_.failures;
+  if (request.on_end) request.on_end(std::move(result));
 }
 
 }  // namespace edgellm

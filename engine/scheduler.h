@@ -10,9 +10,8 @@
 // for memory. Prompts that begin with the same ids are stored and computed once (block_pool.h).
 //
 // One thread calls everything. Callbacks come from within step(), cancel() and interrupt(); they
-// may call submit() and the accessors, nothing else. on_end of the sequences that ended with a pass
-// is called while a GPU computes the next one. What they throw passes through, and the scheduler
-// can then only be destroyed.
+// may call submit() and the accessors, nothing else. What they throw passes through, and the
+// scheduler can then only be destroyed.
 #pragma once
 
 #include <cstdint>
@@ -128,9 +127,6 @@ class Scheduler {
   // Ends every request with kInterrupted and the ids it has so far.
   void interrupt();
 
-  // Calls on_end of the requests that have ended with the last pass; else the next pass does it.
-  void hand_over_ended();
-
   size_t waiting() const { return waiting_.size(); }
   size_t active() const { return active_.size(); }
   const BlockPool& blocks() const { return pool_; }
@@ -174,7 +170,6 @@ class Scheduler {
   void accept_id(Sequence& sequence, int32_t id);
   void end(Sequence& sequence, std::optional<SequenceResult::Failure> failure, FinishReason reason);
   void report(const SequenceRequest& request, SequenceResult&& result, int64_t submitted_at);
-  void count_end(SequenceResult& result, int64_t submitted_at);
 
   Backend& backend_;
   const SchedulerOptions options_;
@@ -184,11 +179,6 @@ class Scheduler {
   std::list<std::unique_ptr<Sequence>> active_;  // in the order of admission
   std::vector<int> free_slots_;
   SchedulerCounters counters_;
-  struct Ended {
-    SequenceRequest request;
-    SequenceResult result;
-  };
-  std::deque<Ended> ended_;  // whose on_end has not been called
 
   // The next pass.
   std::vector<Part> parts_;

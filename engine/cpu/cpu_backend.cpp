@@ -99,7 +99,6 @@ class CpuBackend final : public Backend {
 
   void forward(const Batch& batch, const Outputs& outputs) override {
     check_pass(batch, outputs, config_, info(), table_);
-    if (outputs.meanwhile) outputs.meanwhile();
     const int rows = static_cast<int>(batch.ids.size());
     const Weights& weights = model().weights();
     rope_.grow(*std::max_element(batch.positions.begin(), batch.positions.end()) + 1);

@@ -146,9 +146,7 @@ class CudaBackend final : public Backend {
     if (is_decode_step(batch, outputs)) {
       const StepSize size = step_size(batch, bans);
       begin_pass(batch, outputs, bans, size.rows);
-      const uint32_t step = launch_step(size);
-      if (outputs.meanwhile) outputs.meanwhile();
-      await(step, outputs.ids);
+      await(launch_step(size), outputs.ids);
     } else {
       begin_pass(batch, outputs, bans, batch.ids.size());
       const int decode_rows = count_decode_rows(batch);
@@ -549,7 +547,7 @@ class CudaBackend final : public Backend {
       begin = end;
     }
     if (!bans) cuda::count_choices(counts_of(outputs.ids.size()), stream_);
-    read_results(outputs.meanwhile);
+    read_results();
     std::copy_n(results_ + 1, outputs.ids.size(), outputs.ids.data());
     if (certifies) head_stats_.add({results_ + 1 + options_.max_rows, ids_only});
   }
@@ -560,12 +558,11 @@ class CudaBackend final : public Backend {
   }
 
   // Waits for the pass, and throws where it met a fault.
-  void read_results(const std::function<void()>& meanwhile) {
+  void read_results() {
     cuda_check(cudaMemcpyAsync(results_, device_.results, result_count(options_) * sizeof(int32_t),
                                cudaMemcpyDeviceToHost, stream_),
                "reading results");
     host_work_.to_host_bytes += result_count(options_) * sizeof(int32_t);
-    if (meanwhile) meanwhile();
     wait();
     throw_on_fault(results_[0], model());
   }
