@@ -8,6 +8,8 @@
 #include <optional>
 #include <tuple>
 
+#include "base/text.h"
+
 namespace edgellm::cpu {
 namespace {
 
@@ -79,10 +81,7 @@ std::vector<int> parse_cpu_list(const std::string& text) {
 std::vector<int> near_pci_device(const std::vector<int>& cpus, const std::string& bus_id,
                                  const std::string& sysfs) {
   // sysfs has small letters, and a domain of four digits.
-  std::string name = bus_id;
-  std::ranges::transform(name, name.begin(), [](unsigned char c) {
-    return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  });
+  std::string name = lower_ascii(bus_id);
   const size_t colon = name.find(':');
   if (colon == std::string::npos) return {};
   if (colon > 4) name = name.substr(colon - 4);

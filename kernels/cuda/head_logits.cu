@@ -1,6 +1,4 @@
 // The full head: the final norm, then all logits and their arg-max.
-#include <cuda_fp16.h>
-
 #include <utility>
 
 #include "kernels/cuda/device/arg_max.cuh"
@@ -8,6 +6,7 @@
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/norm_row.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/widen.cuh"
 #include "kernels/cuda/head_kernels.h"
 
 namespace edgellm::cuda {
@@ -21,16 +20,6 @@ __global__ void norm_kernel(HeadArgs args) {
   wait_for_previous();
   norm_row(args.x + static_cast<size_t>(args.row_list[row]) * dim, args.gain, args.eps, args.w.cols,
            args.normed + row * dim);
-}
-
-// Two 16-bit values of a matrix row, the lower one first.
-template <DenseType kType>
-__device__ inline float2 widen_pair(uint32_t pair) {
-  if constexpr (kType == DenseType::kBF16) {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
-  } else {
-    return __half22float2(reinterpret_cast<const __half2&>(pair));
-  }
 }
 
 // ---- Logits -------------------------------------------------------------------------------------

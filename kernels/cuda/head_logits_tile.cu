@@ -5,10 +5,9 @@
 // Where lanes share the partial sums of a logit out (head_logits.cu), adding them up takes half of
 // the time. Here a thread makes whole logits: it visits the partial sums in the order in which they
 // are added up, depth first, and keeps at most one sum of each level of that tree.
-#include <cuda_fp16.h>
-
 #include "kernels/cuda/device/arg_max.cuh"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/widen.cuh"
 #include "kernels/cuda/head_kernels.h"
 
 namespace edgellm::cuda {
@@ -34,16 +33,6 @@ __device__ __forceinline__ LogitSums sum_of(const LogitSums& a, const LogitSums&
   return sum;
 }
 
-// The values of two neighbouring rows, the lower one first.
-template <DenseType kType>
-__device__ __forceinline__ float2 widen_rows(uint32_t pair) {
-  if constexpr (kType == DenseType::kBF16) {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
-  } else {
-    return __half22float2(reinterpret_cast<const __half2&>(pair));
-  }
-}
-
 // What a thread reads: columns c of its rows and tokens, for every c. kWhole: whole rounds of
 // kPartials columns of a row.
 template <DenseType kType, int kWhole>
@@ -56,7 +45,7 @@ struct ThreadTile {
   __device__ __forceinline__ void add(LogitSums& sums, int c) const {
     const uint32_t pair = *reinterpret_cast<const uint32_t*>(weights + c * kLogitTileRows);
     const float4 y = *reinterpret_cast<const float4*>(states + c * kLogitTileTokens);
-    const float2 both = widen_rows<kType>(pair);
+    const float2 both = widen_pair<kType>(pair);
     const float weight[kOwnRows] = {both.x, both.y};
 #pragma unroll
     for (int r = 0; r < kOwnRows; ++r) {
