@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <new>
 #include <span>
 
 #include "kernels/certified_head.h"
@@ -66,28 +65,13 @@ HiddenBound make_steps(const float* normed, int n, int16_t* steps, size_t pitch)
   return hidden_bound(finite, scale, n, squares, deltas);
 }
 
-// The `most` largest of the values that it is given.
-class LargestValues {
- public:
-  LargestValues(float* heap, int most) : heap_(heap), most_(most) {}
-
-  // The smallest value that would be one of them.
-  float least() const { return n_ < most_ ? -INFINITY : heap_[0]; }
-  void add(float value) {
-    if (n_ == most_) {
-      std::pop_heap(heap_, heap_ + n_, std::greater<>());
-      --n_;
-    }
-    heap_[n_++] = value;
-    std::push_heap(heap_, heap_ + n_, std::greater<>());
-  }
-  std::span<const float> values() const { return {heap_, static_cast<size_t>(n_)}; }
-
- private:
-  float* heap_;  // the smallest at its front
-  int most_;
-  int n_ = 0;
-};
+// How many neighbouring ids share a largest lower bound: few enough that the `keep` largest bounds
+// of all ids are mostly of different groups.
+int group_size(int vocab, int keep) {
+  int size = kRowsPerItem;
+  while (size > 8 && vocab / size < 16 * keep) size /= 2;
+  return size;
+}
 
 // Whose largest logits are wanted: the arg-max of rows without rules.
 struct ArgMaxRows {
@@ -133,19 +117,16 @@ struct RuledRows {
 struct Scratch {
   int16_t* steps = nullptr;         // [rows, pitch]
   HiddenBound* hidden = nullptr;    // [rows]
-  float* heaps = nullptr;           // [threads, rows, most] the largest lower bounds
-  LargestValues* lower = nullptr;   // [threads, rows] of the heaps
+  float* most_lower = nullptr;      // [rows, groups] the largest lower bound of a group of ids
   float* most_upper = nullptr;      // [rows, items] the largest upper bound of an item
   int32_t* count = nullptr;         // [rows] candidates
   Candidate* candidates = nullptr;  // [rows, vocab], in ascending order of ids
 
-  static Scratch take(Pool& pool, size_t rows, size_t pitch, size_t vocab, size_t most) {
-    const size_t cells = rows * static_cast<size_t>(pool.threads());
+  static Scratch take(Pool& pool, size_t rows, size_t pitch, size_t vocab, size_t groups) {
     const auto place = [&](Carver carver, Scratch& scratch) {
       scratch.steps = carver.take<int16_t>(rows * pitch);
       scratch.hidden = carver.take<HiddenBound>(rows);
-      scratch.heaps = carver.take<float>(cells * most);
-      scratch.lower = carver.take<LargestValues>(cells);
+      scratch.most_lower = carver.take<float>(rows * groups);
       scratch.most_upper = carver.take<float>(rows * ((vocab + kRowsPerItem - 1) / kRowsPerItem));
       scratch.count = carver.take<int32_t>(rows);
       // Last, because few of its pages are ever written.
@@ -176,13 +157,15 @@ void code_rows(const HeadArgs& head, size_t pitch, const Scratch& scratch, Pool&
   });
 }
 
-// Bounds of every logit: the upper ones in place of the logits.
+// Bounds of every logit: the upper ones in place of the logits, of the lower ones the largest of
+// each group of `group` ids.
 template <class Rows>
-void bound_logits(const HeadArgs& head, const CertifiedHead& certified, const Rows& of,
+void bound_logits(const HeadArgs& head, const CertifiedHead& certified, const Rows& of, int group,
                   const Scratch& scratch, Pool& pool) {
   const int vocab = head.w.rows;
   const int items = (vocab + kRowsPerItem - 1) / kRowsPerItem;
-  pool.for_each(items, 1, [&](int begin, int end, int thread) {
+  const int groups = (vocab + group - 1) / group;
+  pool.for_each(items, 1, [&](int begin, int end, int) {
     for (int item = begin; item < end; ++item) {
       const int first = item * kRowsPerItem;
       const int count = std::min(kRowsPerItem, vocab - first);
@@ -191,25 +174,33 @@ void bound_logits(const HeadArgs& head, const CertifiedHead& certified, const Ro
                                     head.logits + first, static_cast<size_t>(vocab));
       for (int row = 0; row < head.rows; ++row) {
         float* upper = head.logits + at(row, vocab) + first;
-        LargestValues& lower = scratch.lower[at(thread, head.rows, row)];
-        float least = lower.least();
+        float* lower = scratch.most_lower + at(row, groups) + first / group;
         float most = -INFINITY;
         const HiddenBound hidden = scratch.hidden[row];
-        for (int i = 0; i < count; ++i) {
-          const LogitBounds bounds =
-              logit_bounds(upper[i], certified.row_bounds[first + i], hidden);
-          upper[i] = bounds.upper;
-          // NaN: there is no bound.
-          most = std::max(most, std::isnan(bounds.upper) ? INFINITY : bounds.upper);
-          if (bounds.lower > least && !of.is_apart(row, first + i)) {
-            lower.add(bounds.lower);
-            least = lower.least();
+        for (int of_group = 0; of_group < count; of_group += group) {
+          float largest = -INFINITY;
+          for (int i = of_group; i < std::min(of_group + group, count); ++i) {
+            const LogitBounds bounds =
+                logit_bounds(upper[i], certified.row_bounds[first + i], hidden);
+            upper[i] = bounds.upper;
+            // NaN: there is no bound.
+            most = std::max(most, std::isnan(bounds.upper) ? INFINITY : bounds.upper);
+            if (bounds.lower > largest && !of.is_apart(row, first + i)) largest = bounds.lower;
           }
+          *lower++ = largest;
         }
         scratch.most_upper[at(row, items, item)] = most;
       }
     }
   });
+}
+
+// A value that as many logits of the row reach as are kept: the smallest of as many lower bounds,
+// of different ids. Reorders the bounds.
+float least_kept(float* most_lower, int groups, int keep) {
+  if (keep > groups) return -INFINITY;
+  std::nth_element(most_lower, most_lower + (keep - 1), most_lower + groups, std::greater<>());
+  return most_lower[keep - 1];
 }
 
 // The ids that may be among the row's `keep` largest logits, and those that are so for certain.
@@ -224,12 +215,11 @@ void find_candidates(const HeadArgs& head, const Rows& of, int row, float least,
   for (int item = 0; item < items; ++item) {
     const int first = item * kRowsPerItem;
     const int last = std::min(first + kRowsPerItem, vocab);
-    if (scratch.most_upper[at(row, items, item)] < least && !of.has_certain(row, first, last)) {
-      continue;
-    }
+    const bool has_certain = of.has_certain(row, first, last);
+    if (scratch.most_upper[at(row, items, item)] < least && !has_certain) continue;
     for (int v = first; v < last; ++v) {
       // NaN compares as false: a row without a bound is computed.
-      if (upper[v] < least && !of.is_certain(row, v)) continue;
+      if (upper[v] < least && !(has_certain && of.is_certain(row, v))) continue;
       candidates[n++].id = v;
     }
   }
@@ -268,28 +258,17 @@ Scratch certified_candidates(const HeadArgs& head, const CertifiedHead& certifie
                              Pool& pool) {
   int most = 1;
   for (int row = 0; row < head.rows; ++row) most = std::max(most, of.keep(row));
+  const int group = group_size(head.w.rows, most);
+  const int groups = (head.w.rows + group - 1) / group;
   const Scratch scratch =
       Scratch::take(pool, static_cast<size_t>(head.rows), certified.pitch(),
-                    static_cast<size_t>(head.w.rows), static_cast<size_t>(most));
-  for (int thread = 0; thread < pool.threads(); ++thread) {
-    for (int row = 0; row < head.rows; ++row) {
-      const size_t cell = at(thread, head.rows, row);
-      new (scratch.lower + cell)
-          LargestValues(scratch.heaps + cell * static_cast<size_t>(most), of.keep(row));
-    }
-  }
+                    static_cast<size_t>(head.w.rows), static_cast<size_t>(groups));
   code_rows(head, certified.pitch(), scratch, pool);
-  bound_logits(head, certified, of, scratch, pool);
+  bound_logits(head, certified, of, group, scratch, pool);
   pool.for_each(head.rows, 1, [&](int begin, int end, int) {
     for (int row = begin; row < end; ++row) {
-      // As many logits as are kept are not below it.
-      LargestValues& lower = scratch.lower[row];
-      for (int thread = 1; thread < pool.threads(); ++thread) {
-        for (const float value : scratch.lower[at(thread, head.rows, row)].values()) {
-          if (value > lower.least()) lower.add(value);
-        }
-      }
-      find_candidates(head, of, row, lower.least(), scratch);
+      const float least = least_kept(scratch.most_lower + at(row, groups), groups, of.keep(row));
+      find_candidates(head, of, row, least, scratch);
     }
   });
   compute_candidates(head, scratch, pool);
