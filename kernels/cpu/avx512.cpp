@@ -2,6 +2,7 @@
 // with other files: everything but the table at the end has internal linkage.
 #include <immintrin.h>
 
+#include "kernels/cpu/fetch_ahead.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm::cpu {
@@ -193,9 +194,12 @@ inline void certified_product<1>(const int8_t* codes, const int16_t* steps, int 
   };
   int c = 0;
   for (; c + 128 <= pitch; c += 128) {
+    fetch_ahead(codes + c + kBytesAhead);
+    fetch_ahead(codes + c + kBytesAhead + 64);
     for (int j = 0; j < 4; ++j) add(c, j);
   }
   if (c < pitch) {
+    fetch_ahead(codes + c + kBytesAhead);
     for (int j = 0; j < 2; ++j) add(c, j);
   }
   const __m512i sum = _mm512_add_epi64(_mm512_add_epi64(widen_sum(acc[0]), widen_sum(acc[1])),

@@ -3,6 +3,7 @@
 // may be shared with other files: everything but the table at the end has internal linkage.
 #include <immintrin.h>
 
+#include "kernels/cpu/fetch_ahead.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm::cpu {

@@ -2,6 +2,7 @@
 // sums of 16 bits. Every 64-bit ARM processor runs it.
 #include <arm_neon.h>
 
+#include "kernels/cpu/fetch_ahead.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm::cpu {

@@ -3,6 +3,7 @@
 // table at the end has internal linkage.
 #include <arm_neon.h>
 
+#include "kernels/cpu/fetch_ahead.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm::cpu {

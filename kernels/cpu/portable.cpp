@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/canonical.h"
+#include "kernels/cpu/fetch_ahead.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm::cpu {
