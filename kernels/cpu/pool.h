@@ -94,6 +94,10 @@ class Pool {
     int grain;
 
     int chunks() const { return (items - 1) / grain + 1; }
+    // Of `threads` shares.
+    int share_begin(int share, int threads) const {
+      return static_cast<int>(static_cast<int64_t>(chunks()) * share / threads);
+    }
   };
 
   // What a thread shows the others, on cache lines of its own.
@@ -115,6 +119,8 @@ class Pool {
   bool read_job(uint32_t number, Work& work) const;
   void work(const Work& work, int thread);
   int take_chunk(const Work& work, int share);
+  bool ends_soon(const Work& work, int thread) const;
+  int finished_by(int thread, uint32_t number) const;
   int finished_chunks(uint32_t number) const;
   void worker_main(int thread);
 
@@ -124,9 +130,10 @@ class Pool {
   std::vector<Scratch> per_thread_;
 
   std::unique_ptr<Thread[]> of_thread_;  // [threads]
-  Job jobs_[2];
+  // What a new job changes is one cache line.
   alignas(64) std::atomic<uint32_t> job_{0};  // the last one's number; sleeping workers wait on it
-  std::atomic<bool> stopping_{false};
+  Job jobs_[2];
+  alignas(64) std::atomic<bool> stopping_{false};
   std::mutex error_mutex_;
   std::exception_ptr error_;
 };
