@@ -72,10 +72,11 @@ EDGELLM_HOST_DEVICE inline StepScale step_scale(float amax) {
           bits_to_float(static_cast<uint32_t>(exponent - half + 127) << 23)};
 }
 
-// scaled / t as an int16 step. scaled - step is exact: at most 1, and at most 1/2 below 32767.5.
-EDGELLM_HOST_DEVICE inline float step_of(float scaled) {
+// scaled / t as an int16 step, at most `most` >= 32639 in magnitude. scaled - step is exact: at
+// most 1/2 below most + 1/2, and at most 129 beyond.
+EDGELLM_HOST_DEVICE inline float step_of(float scaled, float most = 32767.0f) {
   const float rounded = rintf(scaled);
-  return rounded > 32767.0f ? 32767.0f : rounded < -32767.0f ? -32767.0f : rounded;
+  return rounded > most ? most : rounded < -most ? -most : rounded;
 }
 
 // A hidden state h = t * step + delta in units of t, each number rounded up.

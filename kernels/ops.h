@@ -56,9 +56,9 @@ struct DenseMatrix {
   int cols = 0;
 };
 
-// A certified head: int8 codes of a head [rows, cols] that bound every logit. Row v is scale *
-// codes plus an error whose norm is known. build_certified_head() of a backend makes it; backends
-// may differ in the last bits.
+// A certified head: codes of a head [rows, cols] that bound every logit. Row v is scale * codes
+// plus an error whose norm is known. build_certified_head() of a backend makes it; backends differ
+// in the bits of a code.
 struct CertifiedRow {
   float scale;
   float error;  // norm of the row minus scale * codes, rounded up, as are the other norms
@@ -66,11 +66,12 @@ struct CertifiedRow {
   float norm;   // norm of the row; infinite, as the others, where a weight is not finite
 };
 struct CertifiedHead {
-  const int8_t* codes = nullptr;             // [rows, pitch()], -127 .. 127, padded with zeros
+  const void* codes = nullptr;               // as the backend lays them out
   const CertifiedRow* row_bounds = nullptr;  // [rows]
   int rows = 0;
   int cols = 0;  // at most kMaxCertifiedCols
 
+  // Columns, with those that pad codes and steps with zeros.
   EDGELLM_HOST_DEVICE static size_t pitch_of(int cols) {
     return (static_cast<size_t>(cols) + 63) / 64 * 64;
   }

@@ -387,7 +387,7 @@ void add_bench(Program& program) {
       .excludes(ops);
   command
       .flag("--full-head", flags->full_head,
-            "Compute every logit of every token, without an int8 copy of the head")
+            "Compute every logit of every token, without a smaller copy of the head")
       .group(kGroup)
       .excludes(ops);
   add_sampling_options(command, flags->sampling);

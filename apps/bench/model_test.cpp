@@ -14,7 +14,7 @@
 namespace edgellm::bench {
 namespace {
 
-// The CPU builds its int8 copy of the head at the 17th greedy step. A GPU captures its graph at the
+// The CPU builds its copy of the head at the 17th greedy step. A GPU captures its graph at the
 // first step.
 constexpr int kWarmUpTokens = 32;
 

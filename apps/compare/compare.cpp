@@ -201,7 +201,7 @@ int compare_with(const CompareFlags& flags) {
   comparison.max_tokens = flags.max_tokens;
   comparison.warmups = flags.warmups;
   measure({&backend, tokenizer}, *peer, comparison, flags.rounds);
-  // Now the model is loaded there, and our int8 copy of the head built.
+  // Now the model is loaded there, and our copy of the head built.
   comparison.theirs = peer->info();
   comparison.ours.memory = backend.memory();
   comparison.same_weights = compare::decide_same_weights(

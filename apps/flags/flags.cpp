@@ -102,7 +102,7 @@ void add_engine_options(Command& command, SessionOptions& options, DeviceForms d
 
 void add_full_head_flag(Command& command, SessionOptions& options) {
   command.flag("--full-head", options.full_head,
-               "Compute every logit of every token, without an int8 copy of the head; changes "
+               "Compute every logit of every token, without a smaller copy of the head; changes "
                "speed and memory, never the result");
 }
 

@@ -63,13 +63,14 @@ void add_our_lines(Lines& line, const RunReport& report) {
   line("head:",
        head.steps == 0
            ? "full"
-           : "int8, certified; rows rescored: mean " +
+           : "certified copy; rows rescored: mean " +
                  fixed(static_cast<double>(head.rescored) / static_cast<double>(head.steps), 1) +
                  ", most " + std::to_string(head.most_rescored) + " of " +
                  std::to_string(report.model->config().vocab));
   line("memory:",
        human_bytes(memory.weights) + " weights, " +
-           (memory.certified_head > 0 ? human_bytes(memory.certified_head) + " int8 head, " : "") +
+           (memory.certified_head > 0 ? human_bytes(memory.certified_head) + " copy of the head, "
+                                      : "") +
            human_bytes(memory.kv_cache) + " KV cache, " + human_bytes(memory.workspace) +
            " workspace");
   const StepLaunches step = report.backend->step_launches(1);

@@ -26,11 +26,11 @@ const CertifiedHead* LazyCertifiedHead::next_step(int rows, cpu::Pool& pool) {
   const size_t bytes = codes_bytes() + bounds_bytes();
   memory_.reset(static_cast<std::byte*>(::operator new(bytes, kCacheLine, std::nothrow)));
   if (memory_ == nullptr) {
-    throw Error(ExitCode::kRuntime, "no memory for the int8 copy of the head, " +
+    throw Error(ExitCode::kRuntime, "no memory for the 6-bit copy of the head, " +
                                         std::to_string(bytes >> 20) +
                                         " MiB; --full-head does without it");
   }
-  int8_t* codes = reinterpret_cast<int8_t*>(memory_.get());
+  uint8_t* codes = reinterpret_cast<uint8_t*>(memory_.get());
   CertifiedRow* row_bounds = reinterpret_cast<CertifiedRow*>(memory_.get() + codes_bytes());
   cpu::build_certified_head(w_, codes, row_bounds, pool);
   head_ = {codes, row_bounds, w_.rows, w_.cols};

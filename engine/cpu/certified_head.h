@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "kernels/cpu/head_codes.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/ops.h"
 
@@ -33,9 +34,7 @@ class LazyCertifiedHead {
   };
 
   bool built() const { return memory_ != nullptr; }
-  size_t codes_bytes() const {
-    return static_cast<size_t>(w_.rows) * CertifiedHead::pitch_of(w_.cols);
-  }
+  size_t codes_bytes() const { return static_cast<size_t>(w_.rows) * cpu::head_row_bytes(w_.cols); }
   size_t bounds_bytes() const { return static_cast<size_t>(w_.rows) * sizeof(CertifiedRow); }
 
   DenseMatrix w_;

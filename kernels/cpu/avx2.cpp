@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/fetch_ahead.h"
+#include "kernels/cpu/head_codes.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm::cpu {
@@ -60,6 +61,14 @@ inline I plane_sums(const I (&u)[4], const int8_t* planes) {
 inline I group_products(const I (&u)[4], const int8_t* high, const int8_t* low) {
   return _mm256_add_epi32(_mm256_madd_epi16(plane_sums(u, high), _mm256_set1_epi16(256)),
                           widen_sums(plane_sums(u, low)));
+}
+
+// 16-bit lanes: at most 2 * 2 * 63 * 128 = 32,256.
+inline I multiply_head_block(I sums, const I (&u)[2], const int8_t* digits) {
+  const I* a = reinterpret_cast<const I*>(digits);
+  return _mm256_add_epi32(
+      sums, widen_sums(_mm256_add_epi16(_mm256_maddubs_epi16(u[0], _mm256_loadu_si256(a)),
+                                        _mm256_maddubs_epi16(u[1], _mm256_loadu_si256(a + 1)))));
 }
 
 #include "kernels/cpu/avx2_products.inc"

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/fetch_ahead.h"
+#include "kernels/cpu/head_codes.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm::cpu {
@@ -130,6 +131,33 @@ inline I shift_words_right(I v, int n) { return _mm512_srai_epi32(v, n); }
 
 #include "kernels/cpu/byte_dots.inc"
 
+// The last 16 bytes of four rows, with one activation row, as one vector.
+constexpr size_t kShortTail = 16;
+inline void add_short_tails(const uint8_t* codes, size_t row_bytes, const int8_t* planes,
+                            ProductSum<1> (*sums)[1]) {
+  const auto tail = [&](size_t row) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + row * row_bytes));
+  };
+  I packed = _mm512_castsi128_si512(tail(0));
+  packed = _mm512_inserti32x4(packed, tail(1), 1);
+  packed = _mm512_inserti32x4(packed, tail(2), 2);
+  packed = _mm512_inserti32x4(packed, tail(3), 3);
+  I u[4];
+  split_halves(packed, u);
+  I products[2] = {zero_bytes(), zero_bytes()};
+  for (int k = 0; k < 4; ++k) {
+    const I plane = _mm512_broadcast_i32x4(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(planes + k * kPlaneBytes)));
+    products[k % 2] = _mm512_dpbusd_epi32(products[k % 2], u[k], plane);
+  }
+  for (int row = 0; row < 4; ++row) {
+    const auto lanes = static_cast<__mmask16>(0xf << (4 * row));
+    ProductSum<1>& sum = sums[row][0];
+    sum.by_1 = _mm512_mask_add_epi32(sum.by_1, lanes, sum.by_1, products[0]);
+    sum.by_4 = _mm512_mask_add_epi32(sum.by_4, lanes, sum.by_4, products[1]);
+  }
+}
+
 inline int32_t add_lanes(I v) { return _mm512_reduce_add_epi32(v); }
 inline __m128i add_lanes_of_4(I a, I b, I c, I d) {
   const auto halves = [](I v) {
@@ -167,86 +195,30 @@ inline void store_planes(I bytes, int8_t* to) {
 
 // ---- Certified head --------------------------------------------------------------------------
 
-inline __m512i widen_sum(__m512i v) {
-  return _mm512_add_epi64(_mm512_cvtepi32_epi64(_mm512_castsi512_si256(v)),
-                          _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(v, 1)));
+constexpr int kHeadVectors = 1;
+
+inline __attribute__((always_inline)) void unpack_head_block(const uint8_t* block, I (&u)[1]) {
+  const I upper =
+      _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(block)));
+  const I lower =
+      _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 32)));
+  // Left by 2 for the first 32 columns, right by 2 for the others.
+  const I turns = _mm512_inserti64x4(_mm512_set1_epi32(2), _mm256_set1_epi32(30), 1);
+  const I shifts = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
+  const I upper_bits = _mm512_and_si512(_mm512_rolv_epi32(upper, turns), _mm512_set1_epi8(0x3c));
+  constexpr int kFirstOrBoth = 0xf8;  // a | (b & c)
+  u[0] = _mm512_ternarylogic_epi32(upper_bits, _mm512_srlv_epi32(lower, shifts),
+                                   _mm512_set1_epi8(0x03), kFirstOrBoth);
 }
-
-inline __m512i load_codes(const int8_t* codes) {
-  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)));
-}
-
-constexpr int kHeadTokens = 4;
-
-// One row of codes with kTokens rows of steps, of `pitch` columns.
-template <int kTokens>
-inline void certified_product(const int8_t* codes, const int16_t* steps, int pitch, float* out,
-                              size_t out_stride);
-
-template <>
-inline void certified_product<1>(const int8_t* codes, const int16_t* steps, int pitch, float* out,
-                                 size_t) {
-  // At least 32 lanes: each takes at most kMaxCertifiedCols / 32 products, which fit.
-  __m512i acc[4] = {};
-  const auto add = [&](int c, int j) {
-    acc[j] = _mm512_dpwssd_epi32(acc[j], load_codes(codes + c + 32 * j),
-                                 _mm512_loadu_si512(steps + c + 32 * j));
-  };
-  int c = 0;
-  for (; c + 128 <= pitch; c += 128) {
-    fetch_ahead(codes + c + kBytesAhead);
-    fetch_ahead(codes + c + kBytesAhead + 64);
-    for (int j = 0; j < 4; ++j) add(c, j);
-  }
-  if (c < pitch) {
-    fetch_ahead(codes + c + kBytesAhead);
-    for (int j = 0; j < 2; ++j) add(c, j);
-  }
-  const __m512i sum = _mm512_add_epi64(_mm512_add_epi64(widen_sum(acc[0]), widen_sum(acc[1])),
-                                       _mm512_add_epi64(widen_sum(acc[2]), widen_sum(acc[3])));
-  *out = static_cast<float>(_mm512_reduce_add_epi64(sum));
-}
-
-// Four rows of steps share the widened codes.
-template <>
-inline void certified_product<4>(const int8_t* codes, const int16_t* steps, int pitch, float* out,
-                                 size_t out_stride) {
-  __m512i acc[4][2];
-  for (auto& of_token : acc) {
-    for (__m512i& a : of_token) a = _mm512_setzero_si512();  // `= {}` would go through memory
-  }
-  for (int c = 0; c < pitch; c += 64) {
-    for (int j = 0; j < 2; ++j) {
-      const __m512i w = load_codes(codes + c + 32 * j);
-      for (int t = 0; t < 4; ++t) {
-        acc[t][j] =
-            _mm512_dpwssd_epi32(acc[t][j], w, _mm512_loadu_si512(steps + t * pitch + c + 32 * j));
-      }
-    }
-  }
-  __m512i sum[4];
-  for (int t = 0; t < 4; ++t) {
-    sum[t] = _mm512_add_epi64(widen_sum(acc[t][0]), widen_sum(acc[t][1]));
-  }
-  // Each lane of the result adds up one of the four.
-  const __m512i low = _mm512_add_epi64(_mm512_unpacklo_epi64(sum[0], sum[1]),
-                                       _mm512_unpackhi_epi64(sum[0], sum[1]));
-  const __m512i high = _mm512_add_epi64(_mm512_unpacklo_epi64(sum[2], sum[3]),
-                                        _mm512_unpackhi_epi64(sum[2], sum[3]));
-  const __m512i pairs = _mm512_add_epi64(_mm512_shuffle_i64x2(low, high, 0x44),
-                                         _mm512_shuffle_i64x2(low, high, 0xee));
-  const __m512i folded = _mm512_add_epi64(pairs, _mm512_shuffle_i64x2(pairs, pairs, 0xb1));
-  const __m256 products = _mm512_cvtepi64_ps(folded);
-  // Lanes of 128 bits: low, low, high, high.
-  const __m128 first = _mm256_castps256_ps128(products);
-  const __m128 second = _mm256_extractf128_ps(products, 1);
-  out[0] = _mm_cvtss_f32(first);
-  out[out_stride] = _mm_cvtss_f32(_mm_shuffle_ps(first, first, 1));
-  out[2 * out_stride] = _mm_cvtss_f32(second);
-  out[3 * out_stride] = _mm_cvtss_f32(_mm_shuffle_ps(second, second, 1));
+inline __attribute__((always_inline)) I multiply_head_block(I sums, const I (&u)[1],
+                                                            const int8_t* digits) {
+  return multiply_plane(sums, u[0], digits);
 }
 
 #include "kernels/cpu/ternary.inc"
+
+// The rest of the certified head.
+#include "kernels/cpu/head_products.inc"
 
 // The rest is written over floats alone.
 #include "kernels/cpu/simd.inc"

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/fetch_ahead.h"
+#include "kernels/cpu/head_codes.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm::cpu {
@@ -40,6 +41,10 @@ inline I shift_words_left(I v, int n) { return _mm256_slli_epi32(v, n); }
 inline I shift_words_right(I v, int n) { return _mm256_srai_epi32(v, n); }
 
 #include "kernels/cpu/byte_dots.inc"
+
+inline I multiply_head_block(I sums, const I (&u)[2], const int8_t* digits) {
+  return multiply_plane(multiply_plane(sums, u[0], digits), u[1], digits + kPlaneBytes);
+}
 
 // The rest is made of those products.
 #include "kernels/cpu/avx2_products.inc"

@@ -23,7 +23,7 @@ void logprobs(const LogprobArgs& args, Pool& pool);
 
 // Builds the certified head of `w`, at most kMaxCertifiedCols columns: codes [rows, pitch] and
 // row_bounds [rows].
-void build_certified_head(const DenseMatrix& w, int8_t* codes, CertifiedRow* row_bounds,
+void build_certified_head(const DenseMatrix& w, uint8_t* codes, CertifiedRow* row_bounds,
                           Pool& pool);
 
 }  // namespace edgellm::cpu

@@ -1,8 +1,7 @@
 // build_certified_head, certified_head and certified_choose: the largest logits of the head,
-// exactly, from its int8 codes.
+// exactly, from its codes (head_codes.h).
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <span>
 
 #include "kernels/certified_head.h"
@@ -10,6 +9,7 @@
 #include "kernels/cpu/candidates.h"
 #include "kernels/cpu/carver.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/head_codes.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/rows.h"
 
@@ -19,20 +19,20 @@ namespace {
 // Rows of the head that an item of work has: as in the full head.
 constexpr int kRowsPerItem = 64;
 
-CertifiedRow certify_row(const Primitives& isa, const DenseMatrix& w, int i, int8_t* codes,
-                         size_t pitch) {
+// The codes of row i into codes [w.cols].
+CertifiedRow certify_row(const Primitives& isa, const DenseMatrix& w, int i, int8_t* codes) {
   float amax = 0.0f;
   const bool finite = isa.row_amax(w, i, &amax);
   if (!finite || amax == 0.0f) {
-    std::fill_n(codes, pitch, int8_t{0});
+    std::fill_n(codes, w.cols, int8_t{0});
     return finite ? CertifiedRow{} : unbounded_row();
   }
   // Scaled by a power of two, so that float does for the squares.
   const StepScale scale = step_scale(amax);
   const float scaled_amax = scale.scaled(amax);
-  const RowCoding coding{scale.first, scale.second, 127.0f / scaled_amax, scaled_amax / 127.0f};
+  constexpr float kMost = kMaxHeadCode;
+  const RowCoding coding{scale.first, scale.second, kMost / scaled_amax, scaled_amax / kMost};
   const RowSquares squares = isa.code_row(w, i, coding, codes);
-  std::fill(codes + w.cols, codes + pitch, int8_t{0});
   const double unit = 1.0 / (static_cast<double>(scale.first) * static_cast<double>(scale.second));
   const auto norm = [&](float sum) { return unit * static_cast<double>(norm_bound(sum, w.cols)); };
   // A subnormal scale is rounded once more: 2^-150 in every code.
@@ -43,30 +43,38 @@ CertifiedRow certify_row(const Primitives& isa, const DenseMatrix& w, int i, int
                        norm(squares.values));
 }
 
-// The steps of `normed` [n] into steps [pitch], and what the bounds need of it.
-HiddenBound make_steps(const float* normed, int n, int16_t* steps, size_t pitch) {
+// The steps of `normed` [n] into row `row` of steps, with their scale, and what the bounds need.
+HiddenBound make_steps(const float* normed, int n, const HeadSteps& steps, size_t pitch, int row,
+                       StepScale* row_scale) {
   float amax = 0.0f;
   bool finite = true;
   for (int i = 0; i < n; ++i) {
     finite = finite && std::fabs(normed[i]) <= FLT_MAX;
     amax = std::max(amax, std::fabs(normed[i]));
   }
-  std::fill_n(steps, pitch, int16_t{0});
-  const StepScale scale = step_scale(finite ? amax : 0.0f);
+  int8_t* high = steps.digits + 2 * static_cast<size_t>(row) * pitch;
+  int8_t* low = high + pitch;
+  std::fill_n(high, 2 * pitch, int8_t{0});
+  const StepScale scale = *row_scale = step_scale(finite ? amax : 0.0f);
   float squares = 0.0f;
   float deltas = 0.0f;
+  int32_t sum = 0;
   for (int i = 0; finite && i < n; ++i) {
     const float scaled = scale.scaled(normed[i]);
-    const float step = step_of(scaled);
-    steps[i] = static_cast<int16_t>(step);
+    const float step = step_of(scaled, kMaxHeadStep);
+    const int code = static_cast<int>(step);
+    high[i] = static_cast<int8_t>((code + 128) >> 8);
+    low[i] = static_cast<int8_t>(code);  // of the low byte: what the high digit leaves
+    sum += code;
     squares += scaled * scaled;
     deltas += (scaled - step) * (scaled - step);
   }
+  steps.sums[row] = sum;
   return hidden_bound(finite, scale, n, squares, deltas);
 }
 
-// How many neighbouring ids share a largest lower bound: few enough that the `keep` largest bounds
-// of all ids are mostly of different groups.
+// How many neighbouring ids have one seed: few enough that the `keep` largest bounds of all ids are
+// mostly of different groups.
 int group_size(int vocab, int keep) {
   int size = kRowsPerItem;
   while (size > 8 && vocab / size < 16 * keep) size /= 2;
@@ -113,20 +121,28 @@ struct RuledRows {
   }
 };
 
+// An id of each group, the one with the largest lower bound.
+struct Seed {
+  float least;  // its logit is not less: that bound, or the logit; in units of t
+  int32_t id;   // -1: none of the group has a bound
+};
+
 // What the parallel loops leave behind.
 struct Scratch {
-  int16_t* steps = nullptr;         // [rows, pitch]
+  HeadSteps steps{};                // [rows]
+  StepScale* scale = nullptr;       // [rows] 1 / t
   HiddenBound* hidden = nullptr;    // [rows]
-  float* most_lower = nullptr;      // [rows, groups] the largest lower bound of a group of ids
+  Seed* seeds = nullptr;            // [rows, groups]
   float* most_upper = nullptr;      // [rows, items] the largest upper bound of an item
   int32_t* count = nullptr;         // [rows] candidates
   Candidate* candidates = nullptr;  // [rows, vocab], in ascending order of ids
 
   static Scratch take(Pool& pool, size_t rows, size_t pitch, size_t vocab, size_t groups) {
     const auto place = [&](Carver carver, Scratch& scratch) {
-      scratch.steps = carver.take<int16_t>(rows * pitch);
+      scratch.steps = {carver.take<int8_t>(2 * rows * pitch), carver.take<int32_t>(rows)};
+      scratch.scale = carver.take<StepScale>(rows);
       scratch.hidden = carver.take<HiddenBound>(rows);
-      scratch.most_lower = carver.take<float>(rows * groups);
+      scratch.seeds = carver.take<Seed>(rows * groups);
       scratch.most_upper = carver.take<float>(rows * ((vocab + kRowsPerItem - 1) / kRowsPerItem));
       scratch.count = carver.take<int32_t>(rows);
       // Last, because few of its pages are ever written.
@@ -151,14 +167,13 @@ void code_rows(const HeadArgs& head, size_t pitch, const Scratch& scratch, Pool&
     for (int row = begin; row < end; ++row) {
       float* normed = head.normed + at(row, dim);
       pool.isa().rms_norm(head.x + at(head.row_list[row], dim), head.gain, head.eps, dim, normed);
-      scratch.hidden[row] =
-          make_steps(normed, dim, scratch.steps + static_cast<size_t>(row) * pitch, pitch);
+      scratch.hidden[row] = make_steps(normed, dim, scratch.steps, pitch, row, scratch.scale + row);
     }
   });
 }
 
-// Bounds of every logit: the upper ones in place of the logits, of the lower ones the largest of
-// each group of `group` ids.
+// Bounds of every logit: the upper ones in place of the logits, of the lower ones the seeds of
+// groups of `group` ids.
 template <class Rows>
 void bound_logits(const HeadArgs& head, const CertifiedHead& certified, const Rows& of, int group,
                   const Scratch& scratch, Pool& pool) {
@@ -174,20 +189,22 @@ void bound_logits(const HeadArgs& head, const CertifiedHead& certified, const Ro
                                     head.logits + first, static_cast<size_t>(vocab));
       for (int row = 0; row < head.rows; ++row) {
         float* upper = head.logits + at(row, vocab) + first;
-        float* lower = scratch.most_lower + at(row, groups) + first / group;
+        Seed* seed = scratch.seeds + at(row, groups) + first / group;
         float most = -INFINITY;
         const HiddenBound hidden = scratch.hidden[row];
         for (int of_group = 0; of_group < count; of_group += group) {
-          float largest = -INFINITY;
+          *seed = {-INFINITY, -1};
           for (int i = of_group; i < std::min(of_group + group, count); ++i) {
             const LogitBounds bounds =
                 logit_bounds(upper[i], certified.row_bounds[first + i], hidden);
             upper[i] = bounds.upper;
             // NaN: there is no bound.
             most = std::max(most, std::isnan(bounds.upper) ? INFINITY : bounds.upper);
-            if (bounds.lower > largest && !of.is_apart(row, first + i)) largest = bounds.lower;
+            if (bounds.lower > seed->least && !of.is_apart(row, first + i)) {
+              *seed = {bounds.lower, first + i};
+            }
           }
-          *lower++ = largest;
+          ++seed;
         }
         scratch.most_upper[at(row, items, item)] = most;
       }
@@ -195,12 +212,40 @@ void bound_logits(const HeadArgs& head, const CertifiedHead& certified, const Ro
   });
 }
 
-// A value that as many logits of the row reach as are kept: the smallest of as many lower bounds,
-// of different ids. Reorders the bounds.
-float least_kept(float* most_lower, int groups, int keep) {
+// The logits of the `keep` seeds of each row that have the largest bounds, which they move to the
+// front, in place of the bounds.
+template <class Rows>
+void compute_seeds(const HeadArgs& head, const Rows& of, int most, int groups,
+                   const Scratch& scratch, Pool& pool) {
+  const auto by_bound = [](const Seed& a, const Seed& b) { return a.least > b.least; };
+  pool.for_each(head.rows, 1, [&](int begin, int end, int) {
+    for (int row = begin; row < end; ++row) {
+      Seed* seeds = scratch.seeds + at(row, groups);
+      const int keep = of.keep(row);
+      if (keep < groups) std::nth_element(seeds, seeds + (keep - 1), seeds + groups, by_bound);
+    }
+  });
+  pool.for_each(head.rows * most, 4, [&](int begin, int end, int) {
+    for (int i = begin; i < end; ++i) {
+      const int row = i / most;
+      if (i % most >= std::min(of.keep(row), groups)) continue;
+      Seed& seed = scratch.seeds[at(row, groups, i % most)];
+      if (seed.id < 0) continue;
+      float logit = 0.0f;
+      // Is a candidate, too: a logit that is not finite is found there.
+      pool.isa().dense_rows(head.w, seed.id, seed.id + 1, head.normed + at(row, head.w.cols), 1,
+                            &logit, 1);
+      seed.least = scratch.scale[row].scaled(logit);
+    }
+  });
+}
+
+// What as many logits of the row reach as are kept.
+float least_kept(const Seed* seeds, int groups, int keep) {
   if (keep > groups) return -INFINITY;
-  std::nth_element(most_lower, most_lower + (keep - 1), most_lower + groups, std::greater<>());
-  return most_lower[keep - 1];
+  float least = INFINITY;
+  for (int i = 0; i < keep; ++i) least = std::min(least, seeds[i].least);
+  return least;
 }
 
 // The ids that may be among the row's `keep` largest logits, and those that are so for certain.
@@ -265,9 +310,10 @@ Scratch certified_candidates(const HeadArgs& head, const CertifiedHead& certifie
                     static_cast<size_t>(head.w.rows), static_cast<size_t>(groups));
   code_rows(head, certified.pitch(), scratch, pool);
   bound_logits(head, certified, of, group, scratch, pool);
+  compute_seeds(head, of, most, groups, scratch, pool);
   pool.for_each(head.rows, 1, [&](int begin, int end, int) {
     for (int row = begin; row < end; ++row) {
-      const float least = least_kept(scratch.most_lower + at(row, groups), groups, of.keep(row));
+      const float least = least_kept(scratch.seeds + at(row, groups), groups, of.keep(row));
       find_candidates(head, of, row, least, scratch);
     }
   });
@@ -277,12 +323,19 @@ Scratch certified_candidates(const HeadArgs& head, const CertifiedHead& certifie
 
 }  // namespace
 
-void build_certified_head(const DenseMatrix& w, int8_t* codes, CertifiedRow* row_bounds,
+void build_certified_head(const DenseMatrix& w, uint8_t* codes, CertifiedRow* row_bounds,
                           Pool& pool) {
   const size_t pitch = CertifiedHead::pitch_of(w.cols);
-  pool.for_each(w.rows, kRowsPerItem, [&](int begin, int end, int) {
+  const size_t row_bytes = head_row_bytes(w.cols);
+  pool.for_each(w.rows, kRowsPerItem, [&](int begin, int end, int thread) {
+    int8_t* row = reinterpret_cast<int8_t*>(pool.thread_scratch(thread, pitch));
+    std::fill_n(row, pitch, int8_t{0});
     for (int v = begin; v < end; ++v) {
-      row_bounds[v] = certify_row(pool.isa(), w, v, codes + static_cast<size_t>(v) * pitch, pitch);
+      row_bounds[v] = certify_row(pool.isa(), w, v, row);
+      uint8_t* to = codes + static_cast<size_t>(v) * row_bytes;
+      for (size_t c = 0; c < pitch; c += kHeadBlockColumns, to += kHeadBlockBytes) {
+        pack_head_block(row + c, to);
+      }
     }
   });
 }

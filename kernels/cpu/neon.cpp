@@ -3,6 +3,7 @@
 #include <arm_neon.h>
 
 #include "kernels/cpu/fetch_ahead.h"
+#include "kernels/cpu/head_codes.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm::cpu {
@@ -54,6 +55,19 @@ struct ProductSum {
 };
 
 #include "kernels/cpu/ternary.inc"
+
+// 16-bit lanes: at most 4 * 63 * 128 = 32,256.
+inline Sum multiply_head_block(Sum sums, const I (&u)[2], const int8_t* digits) {
+  for (int k = 0; k < 2; ++k, digits += kPlaneBytes) {
+    int16x8_t pairs = multiply_bytes(vdupq_n_s16(0), u[k].low, digits);
+    pairs = multiply_bytes(pairs, u[k].high, digits + 16);
+    sums = vpadalq_s16(sums, pairs);
+  }
+  return sums;
+}
+
+// Certified head.
+#include "kernels/cpu/head_products.inc"
 
 // The rest is written over floats alone.
 #include "kernels/cpu/simd.inc"

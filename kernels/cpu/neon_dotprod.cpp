@@ -4,6 +4,7 @@
 #include <arm_neon.h>
 
 #include "kernels/cpu/fetch_ahead.h"
+#include "kernels/cpu/head_codes.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm::cpu {
@@ -14,6 +15,9 @@ namespace {
 // Sums of products.
 #include "kernels/cpu/neon_dotprod.inc"
 #include "kernels/cpu/ternary.inc"
+
+// Certified head.
+#include "kernels/cpu/head_products.inc"
 
 // The rest is written over floats alone.
 #include "kernels/cpu/simd.inc"

@@ -3,6 +3,7 @@
 
 #include "kernels/canonical.h"
 #include "kernels/cpu/fetch_ahead.h"
+#include "kernels/cpu/head_codes.h"
 #include "kernels/cpu/primitives.h"
 
 namespace edgellm::cpu {
@@ -107,18 +108,26 @@ void ternary_rows(const TernaryMatrix& w, int i_begin, int i_end, const Quantise
 }
 
 void certified_products(const CertifiedHead& certified, int i_begin, int i_end,
-                        const int16_t* steps, int t_count, float* out, size_t out_stride) {
-  constexpr size_t kPiece = 64;  // of the pitch: 64 products fit in an int32
-  for (int t = 0; t < t_count; ++t, steps += certified.pitch(), out += out_stride) {
-    for (int i = i_begin; i < i_end; ++i) {
-      const int8_t* codes = certified.codes + static_cast<size_t>(i) * certified.pitch();
-      int64_t total = 0;
-      for (size_t begin = 0; begin < certified.pitch(); begin += kPiece) {
-        int32_t sum = 0;
-        for (size_t c = begin; c < begin + kPiece; ++c) sum += codes[c] * steps[c];
-        total += sum;
+                        const HeadSteps& steps, int t_count, float* out, size_t out_stride) {
+  const size_t columns = certified.pitch();
+  const size_t row_bytes = head_row_bytes(certified.cols);
+  for (int i = i_begin; i < i_end; ++i) {
+    const uint8_t* codes =
+        static_cast<const uint8_t*>(certified.codes) + static_cast<size_t>(i) * row_bytes;
+    for (int t = 0; t < t_count; ++t) {
+      const int8_t* digits = steps.digits + 2 * static_cast<size_t>(t) * columns;
+      int32_t high = 0;
+      int32_t low = 0;
+      for (size_t b = 0; b < head_blocks(certified.cols); ++b) {
+        for (int c = 0; c < kHeadBlockColumns; ++c) {
+          const int code = head_code(codes + b * kHeadBlockBytes, c);
+          const size_t column = b * kHeadBlockColumns + static_cast<size_t>(c);
+          high += code * digits[column];
+          low += code * digits[columns + column];
+        }
       }
-      out[i - i_begin] = static_cast<float>(total);
+      out[static_cast<size_t>(t) * out_stride + static_cast<size_t>(i - i_begin)] =
+          static_cast<float>(int64_t{256} * high + low);
     }
   }
 }

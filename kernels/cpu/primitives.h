@@ -93,6 +93,14 @@ struct RowSquares {
   float values;  // scaled
 };
 
+// The steps of hidden states (kernels/certified_head.h) in two int8 digits: step = 256 high + low,
+// with high in -127 .. 127 and low in -128 .. 127.
+inline constexpr float kMaxHeadStep = 127.0f * 256.0f + 127.0f;
+struct HeadSteps {
+  int8_t* digits;  // [rows, 2, CertifiedHead::pitch()]: the high ones, the low ones
+  int32_t* sums;   // [rows] of the steps
+};
+
 struct Primitives {
   const char* name;
   int plane_bytes;
@@ -130,13 +138,13 @@ struct Primitives {
   // The largest magnitude in row i. False: a value is not finite.
   bool (*row_amax)(const DenseMatrix& w, int i, float* amax);
 
-  // codes [w.cols] of row i.
+  // codes [w.cols] of row i, as the nearest int8.
   RowSquares (*code_row)(const DenseMatrix& w, int i, const RowCoding& coding, int8_t* codes);
 
-  // out[t * out_stride + i - i_begin] = the exact sum of codes[i] * steps[t], as the nearest float;
-  // steps is [t_count, certified.pitch()], at most 32767 in magnitude.
+  // out[t * out_stride + i - i_begin] = the exact sum of codes[i] * steps[t], as the nearest float,
+  // of codes as head_codes.h has them and t_count rows of steps.
   void (*certified_products)(const CertifiedHead& certified, int i_begin, int i_end,
-                             const int16_t* steps, int t_count, float* out, size_t out_stride);
+                             const HeadSteps& steps, int t_count, float* out, size_t out_stride);
 
   // out[i] = act(g[i]) * u[i]
   void (*gate)(GateActivation act, const float* g, const float* u, int n, float* out);

@@ -74,8 +74,8 @@ struct HeadCopies {
         rows(min(certified.rows - first_row, T::kRows)),
         tokens(min(all_tokens - first_token, T::kTokens)) {
     const int t = static_cast<int>(threadIdx.x);
-    codes =
-        certified.codes + static_cast<size_t>(first_row + t / kChunks) * pitch + t % kChunks * 16;
+    codes = static_cast<const int8_t*>(certified.codes) +
+            static_cast<size_t>(first_row + t / kChunks) * pitch + t % kChunks * 16;
     digits = reinterpret_cast<const int8_t*>(steps) +
              static_cast<size_t>(2 * first_token + t / kChunks) * pitch + t % kChunks * 16;
   }

@@ -222,8 +222,8 @@ TEST_CASE("the head is certified in a longer run, and --full-head gives the same
                                          "60",  "--ignore-eos", "--verbose"};
   const Result certified = run(args);
   REQUIRE(certified.exit_code == 0);
-  CHECK(certified.err.find("int8, certified; rows rescored: mean ") != std::string::npos);
-  CHECK(certified.err.find(" int8 head, ") != std::string::npos);
+  CHECK(certified.err.find("certified copy; rows rescored: mean ") != std::string::npos);
+  CHECK(certified.err.find(" copy of the head, ") != std::string::npos);
   std::vector<std::string> full_args = args;
   full_args.push_back("--full-head");
   const Result full = run(full_args);
@@ -248,7 +248,7 @@ TEST_CASE("the CPU's certified head serves top-k and penalties, and not top-p al
       {"--temp", "0.8", "--top-k", "40", "--top-p", "0.95", "--seed", "3"},
       {"--temp", "0", "--repeat-penalty", "1.2"}};
   for (std::vector<std::string> options : few) {
-    const std::string certified = run_head(options, "int8, certified");
+    const std::string certified = run_head(options, "certified copy");
     options.push_back("--full-head");
     CHECK(run_head(options, "full") == certified);
   }

@@ -138,7 +138,7 @@ TEST_CASE("a decode test has every inter-token latency and none of the warm-up")
   CHECK(result.samples_ns.size() == 3);
   CHECK(result.inter_token_ns.size() == 3 * 19);
   CHECK(result.ttft_ns.size() == 3);  // at depth 0 the first token is the prompt's
-  CHECK(result.head.steps == 60);     // all of them by the int8 copy, which was there already
+  CHECK(result.head.steps == 60);  // all of them by the copy of the head, which was there already
   CHECK(result.cpu_ns > 0);
   int64_t in_tokens = 0;
   for (const int64_t latency : result.inter_token_ns) in_tokens += latency;

@@ -218,12 +218,12 @@ TEST_CASE("only activations differ between fused and unfused, and the fused are 
   }
 }
 
-TEST_CASE("bytes of the head: bfloat16 rows, or their int8 copy and the rescored ones") {
+TEST_CASE("bytes of the head: bfloat16 rows, or codes of them and the rescored ones") {
   const ModelConfig config = small_config();
   check(full_head_bytes(config, 2, 2, 2), {{"1000 rows of 100", 200000}, {"gain", 400}}, {},
         {{"x in", 800}, {"normed out", 800}, {"normed in", 800}, {"logits out", 8000}});
-  check(certified_head_bytes(config, 2, 2, 5),
-        {{"1000 rows of 128 codes", 128000},
+  check(certified_head_bytes(config, 2, 96, 2, 5),
+        {{"1000 rows of 96 bytes of codes", 96000},
          {"1000 bounds", 16000},
          {"gain", 400},
          {"5 rows of 100", 1000}},

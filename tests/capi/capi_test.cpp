@@ -108,7 +108,7 @@ TEST_CASE("logits do not depend on how the ids were fed and what was asked betwe
     if (each % 2 == 0) ok(edgellm_next_id(pieces.get(), &id));
     if (each % 3 == 0) logits_of(pieces, model);
   }
-  ok(edgellm_next_id(pieces.get(), &id));  // before the logits: by the int8 head
+  ok(edgellm_next_id(pieces.get(), &id));  // before the logits: by the certified head
   CHECK(id == expected_id);
   CHECK(logits_of(pieces, model) == expected);
   CHECK(logits_of(pieces, model) == expected);

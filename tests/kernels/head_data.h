@@ -87,10 +87,12 @@ struct HiddenData {
 };
 inline constexpr int kHiddenSizes = 4;
 
-// Where the certified bounds do not hold the logits of `h` = normed [dim]; empty where they do. `w`
-// and `certified` are in host memory.
-inline std::string check_bounds(const CertifiedHead& certified, const float* h,
-                                const float* logits) {
+// Where the certified bounds do not hold the logits of `h` = normed [dim]; empty where they do.
+// code_of(row, column) is a code of `certified`, whose bounds are in host memory; steps are at most
+// `most` in magnitude.
+template <class CodeOf>
+std::string check_bounds(const CertifiedHead& certified, const CodeOf& code_of, float most,
+                         const float* h, const float* logits) {
   const int n = certified.cols;
   float amax = 0.0f;
   for (int i = 0; i < n; ++i) amax = std::max(amax, std::fabs(h[i]));
@@ -100,7 +102,7 @@ inline std::string check_bounds(const CertifiedHead& certified, const float* h,
   float deltas = 0.0f;
   for (int i = 0; i < n; ++i) {
     const float scaled = scale.scaled(h[i]);
-    const float step = step_of(scaled);
+    const float step = step_of(scaled, most);
     steps.push_back(static_cast<int64_t>(step));
     squares += scaled * scaled;
     deltas += (scaled - step) * (scaled - step);
@@ -108,9 +110,8 @@ inline std::string check_bounds(const CertifiedHead& certified, const float* h,
   const HiddenBound bound = hidden_bound(true, scale, n, squares, deltas);
   const double unit = 1.0 / (static_cast<double>(scale.first) * static_cast<double>(scale.second));
   for (int v = 0; v < certified.rows; ++v) {
-    const int8_t* codes = certified.codes + static_cast<size_t>(v) * certified.pitch();
     int64_t product = 0;
-    for (int i = 0; i < n; ++i) product += codes[i] * steps[static_cast<size_t>(i)];
+    for (int i = 0; i < n; ++i) product += code_of(v, i) * steps[static_cast<size_t>(i)];
     const LogitBounds b = logit_bounds(static_cast<float>(product), certified.row_bounds[v], bound);
     const double logit = static_cast<double>(logits[v]);
     const bool bounded = std::isfinite(b.lower) && std::isfinite(b.upper);

@@ -10,6 +10,7 @@
 #include "engine/rope_table.h"
 #include "engine/views.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/head_codes.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/integer_attention.h"
 
@@ -80,10 +81,11 @@ class CpuDevice final : public OpDevice {
     if (config_.dim > kMaxCertifiedCols) return operands;
     const auto vocab = static_cast<size_t>(config_.vocab);
     auto* const codes =
-        reinterpret_cast<int8_t*>(allocate(vocab * CertifiedHead::pitch_of(config_.dim)));
+        reinterpret_cast<uint8_t*>(allocate(vocab * cpu::head_row_bytes(config_.dim)));
     auto* const bounds = reinterpret_cast<CertifiedRow*>(allocate(vocab * sizeof(CertifiedRow)));
     cpu::build_certified_head(operands.w, codes, bounds, pool_);
     operands.copy = {codes, bounds, config_.vocab, config_.dim};
+    operands.copy_row_bytes = cpu::head_row_bytes(config_.dim);
     return operands;
   }
 

@@ -129,7 +129,8 @@ class HeadBenchmark {
     }
     uint64_t rescored = 0;
     for (const int32_t n : download(rescored_)) rescored += static_cast<uint64_t>(n);
-    sink(with_bytes(certified, certified_head_bytes(config_, rows, element_bytes, rescored)));
+    sink(with_bytes(certified, certified_head_bytes(config_, rows, operands_.copy_row_bytes,
+                                                    element_bytes, rescored)));
   }
 
  private:

@@ -175,12 +175,12 @@ OpBytes full_head_bytes(const ModelConfig& config, int rows, int element_bytes, 
   return bytes;
 }
 
-OpBytes certified_head_bytes(const ModelConfig& config, int rows, int element_bytes,
-                             uint64_t rescored) {
+OpBytes certified_head_bytes(const ModelConfig& config, int rows, size_t row_bytes,
+                             int element_bytes, uint64_t rescored) {
   OpBytes bytes;
-  bytes.weights = u(config.vocab) * (CertifiedHead::pitch_of(config.dim) + sizeof(CertifiedRow)) +
-                  u(config.dim) * kFloat + rescored * u(config.dim) * u(element_bytes);
-  // x in, the normed row and its int16 steps out and in, upper bounds out and in.
+  bytes.weights = u(config.vocab) * (row_bytes + sizeof(CertifiedRow)) + u(config.dim) * kFloat +
+                  rescored * u(config.dim) * u(element_bytes);
+  // x in, the normed row and its steps of 16 bits out and in, upper bounds out and in.
   bytes.activations =
       u(rows) * (3 * u(config.dim) * kFloat + 2 * CertifiedHead::pitch_of(config.dim) * kInt16 +
                  2 * u(config.vocab) * kFloat);

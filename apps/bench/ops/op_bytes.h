@@ -82,9 +82,9 @@ OpBytes unfused_bytes(const ModelConfig& config, LayerOp op, const PassShape& pa
 //   3  norm; logits; arg-max
 OpBytes full_head_bytes(const ModelConfig& config, int rows, int element_bytes, int steps);
 
-// The certified head. `rescored`: logits that it computed from the weights themselves, in all rows
-// together.
-OpBytes certified_head_bytes(const ModelConfig& config, int rows, int element_bytes,
-                             uint64_t rescored);
+// The certified head, with `row_bytes` of codes a row. `rescored`: logits that it computed from the
+// weights themselves, in all rows together.
+OpBytes certified_head_bytes(const ModelConfig& config, int rows, size_t row_bytes,
+                             int element_bytes, uint64_t rescored);
 
 }  // namespace edgellm::bench

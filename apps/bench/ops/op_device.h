@@ -34,7 +34,8 @@ struct StackOperands {
 struct HeadOperands {
   const float* gain = nullptr;
   DenseMatrix w;
-  CertifiedHead copy;  // codes are null where rows are too wide for the certified head
+  CertifiedHead copy;         // codes are null where rows are too wide for the certified head
+  size_t copy_row_bytes = 0;  // of a row's codes
 };
 
 // The largest pass of a benchmark.

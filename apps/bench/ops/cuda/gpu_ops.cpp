@@ -89,6 +89,7 @@ class GpuDevice final : public OpDevice {
     auto* const bounds = allocate_array<CertifiedRow>(vocab);
     cuda::build_certified_head(operands.w, codes, bounds, stream_);
     operands.copy = {codes, bounds, config_.vocab, config_.dim};
+    operands.copy_row_bytes = operands.copy.pitch();
     return operands;
   }
 
