@@ -52,17 +52,21 @@ std::span<Candidate> adjust(const ChooseArgs& args, int sequence, std::span<Cand
   return candidates.first(n);
 }
 
-// What top-k, top-p and min-p leave, in any order.
-std::span<Weighted> filter(const ChoiceRule& rule, std::span<Weighted> kept) {
-  const auto comes_first = [](const Weighted& a, const Weighted& b) {
-    return is_larger(a.candidate, b.candidate);
-  };
-  if (rule.top_k > 0 && static_cast<size_t>(rule.top_k) < kept.size()) {
-    std::nth_element(kept.begin(), kept.begin() + (rule.top_k - 1), kept.end(), comes_first);
-    kept = kept.first(static_cast<size_t>(rule.top_k));
-  }
+// What top-k leaves, in any order.
+std::span<Candidate> filter_by_number(const ChoiceRule& rule, std::span<Candidate> candidates) {
+  const auto most = static_cast<size_t>(rule.top_k);
+  if (rule.top_k <= 0 || most >= candidates.size()) return candidates;
+  std::nth_element(candidates.begin(), candidates.begin() + (rule.top_k - 1), candidates.end(),
+                   is_larger);
+  return candidates.first(most);
+}
+
+// What top-p and min-p leave of that, in any order.
+std::span<Weighted> filter_by_weight(const ChoiceRule& rule, std::span<Weighted> kept) {
   if (rule.top_p > 0) {
-    std::sort(kept.begin(), kept.end(), comes_first);
+    std::sort(kept.begin(), kept.end(), [](const Weighted& a, const Weighted& b) {
+      return is_larger(a.candidate, b.candidate);
+    });
     uint64_t total = 0;
     for (const Weighted& entry : kept) total += entry.weight;
     const uint64_t wanted = top_p_sum(total, rule.top_p);
@@ -102,6 +106,7 @@ int32_t choose_among(const ChooseArgs& args, int row, std::span<Candidate> candi
   const Candidate first = *std::min_element(candidates.begin(), candidates.end(), is_larger);
   if (rule.samples == 0) return first.id;
 
+  candidates = filter_by_number(rule, candidates);
   const size_t n = candidates.size();
   const Scratch scratch = Scratch::take(pool, thread, n);
   for (size_t i = 0; i < n; ++i) scratch.logits[i] = candidates[i].logit;
@@ -110,7 +115,8 @@ int32_t choose_among(const ChooseArgs& args, int row, std::span<Candidate> candi
   for (size_t i = 0; i < n; ++i) {
     scratch.kept[i] = {candidates[i], weight_of(scratch.powers[i])};
   }
-  return draw(rule.seed, args.places.position[row_of_pass] + 1, filter(rule, {scratch.kept, n}));
+  return draw(rule.seed, args.places.position[row_of_pass] + 1,
+              filter_by_weight(rule, {scratch.kept, n}));
 }
 
 }  // namespace edgellm::cpu

@@ -134,6 +134,8 @@ struct Scratch {
   HiddenBound* hidden = nullptr;    // [rows]
   Seed* seeds = nullptr;            // [rows, groups]
   float* most_upper = nullptr;      // [rows, items] the largest upper bound of an item
+  float* least = nullptr;           // [rows] what the rows' largest logits reach
+  int32_t* found = nullptr;         // [rows, items] candidates
   int32_t* count = nullptr;         // [rows] candidates
   Candidate* candidates = nullptr;  // [rows, vocab], in ascending order of ids
 
@@ -143,9 +145,11 @@ struct Scratch {
       scratch.scale = carver.take<StepScale>(rows);
       scratch.hidden = carver.take<HiddenBound>(rows);
       scratch.seeds = carver.take<Seed>(rows * groups);
-      scratch.most_upper = carver.take<float>(rows * ((vocab + kRowsPerItem - 1) / kRowsPerItem));
+      const size_t items = (vocab + kRowsPerItem - 1) / kRowsPerItem;
+      scratch.most_upper = carver.take<float>(rows * items);
+      scratch.least = carver.take<float>(rows);
+      scratch.found = carver.take<int32_t>(rows * items);
       scratch.count = carver.take<int32_t>(rows);
-      // Last, because few of its pages are ever written.
       scratch.candidates = carver.take<Candidate>(rows * vocab);
       return carver.used();
     };
@@ -248,51 +252,56 @@ float least_kept(const Seed* seeds, int groups, int keep) {
   return least;
 }
 
-// The ids that may be among the row's `keep` largest logits, and those that are so for certain.
+// The logits of an item's ids that may be among the row's largest, and of those that are candidates
+// whatever their bounds are. Returns how many.
 template <class Rows>
-void find_candidates(const HeadArgs& head, const Rows& of, int row, float least,
-                     const Scratch& scratch) {
-  const int vocab = head.w.rows;
-  const int items = (vocab + kRowsPerItem - 1) / kRowsPerItem;
-  const float* upper = head.logits + at(row, vocab);
-  Candidate* candidates = scratch.candidates + at(row, vocab);
-  int32_t n = 0;
-  for (int item = 0; item < items; ++item) {
-    const int first = item * kRowsPerItem;
-    const int last = std::min(first + kRowsPerItem, vocab);
-    const bool has_certain = of.has_certain(row, first, last);
-    if (scratch.most_upper[at(row, items, item)] < least && !has_certain) continue;
-    for (int v = first; v < last; ++v) {
-      // NaN compares as false: a row without a bound is computed.
-      if (upper[v] < least && !(has_certain && of.is_certain(row, v))) continue;
-      candidates[n++].id = v;
+int compute_item(const HeadArgs& head, const Rows& of, int row, int first, bool may_be_large,
+                 const Scratch& scratch, Pool& pool) {
+  const int last = std::min(first + kRowsPerItem, head.w.rows);
+  const bool has_certain = of.has_certain(row, first, last);
+  if (!may_be_large && !has_certain) return 0;
+  const float* upper = head.logits + at(row, head.w.rows);
+  Candidate* candidates = scratch.candidates + at(row, head.w.rows, first);
+  const float least = scratch.least[row];
+  int n = 0;
+  for (int v = first; v < last; ++v) {
+    // NaN compares as false: a row without a bound is computed.
+    if (upper[v] < least && !(has_certain && of.is_certain(row, v))) continue;
+    Candidate& candidate = candidates[n++];
+    candidate.id = v;
+    if (!pool.isa().dense_rows(head.w, v, v + 1, head.normed + at(row, head.w.cols), 1,
+                               &candidate.logit, 1)) {
+      set_fault(head.fault, head.layers + 1);
     }
   }
-  scratch.count[row] = n;
+  return n;
 }
 
-// The logits of all candidates.
-void compute_candidates(const HeadArgs& head, const Scratch& scratch, Pool& pool) {
-  const int dim = head.w.cols;
+// All candidates. `most` is the largest number of ids that a row keeps.
+template <class Rows>
+void compute_candidates(const HeadArgs& head, const Rows& of, int most, const Scratch& scratch,
+                        Pool& pool) {
   const int vocab = head.w.rows;
-  constexpr int kPerItem = 4;
-  const auto items_of = [&](int row) { return (scratch.count[row] + kPerItem - 1) / kPerItem; };
-  int items = 0;
-  for (int row = 0; row < head.rows; ++row) items += items_of(row);
-  pool.for_each(items, 1, [&](int begin, int end, int) {
-    int row = 0;
-    int row_begin = 0;  // its first item
-    for (int item = begin; item < end; ++item) {
-      while (item >= row_begin + items_of(row)) row_begin += items_of(row++);
-      const int first = (item - row_begin) * kPerItem;
-      const int last = std::min<int>(first + kPerItem, scratch.count[row]);
-      for (int i = first; i < last; ++i) {
-        Candidate& candidate = scratch.candidates[at(row, vocab, i)];
-        if (!pool.isa().dense_rows(head.w, candidate.id, candidate.id + 1,
-                                   head.normed + at(row, dim), 1, &candidate.logit, 1)) {
-          set_fault(head.fault, head.layers + 1);
-        }
+  const int items = (vocab + kRowsPerItem - 1) / kRowsPerItem;
+  // An arg-max leaves a few candidates, which are not worth a hand-over.
+  const int grain = most == 1 ? items : 16;
+  pool.for_each(head.rows * items, grain, [&](int begin, int end, int) {
+    for (int i = begin; i < end; ++i) {
+      const int row = i / items;
+      scratch.found[i] = compute_item(head, of, row, i % items * kRowsPerItem,
+                                      !(scratch.most_upper[i] < scratch.least[row]), scratch, pool);
+    }
+  });
+  pool.for_each(head.rows, 1, [&](int begin, int end, int) {
+    for (int row = begin; row < end; ++row) {
+      Candidate* const candidates = scratch.candidates + at(row, vocab);
+      int32_t n = 0;
+      for (int item = 0; item < items; ++item) {
+        const Candidate* from = candidates + item * kRowsPerItem;
+        const int found = scratch.found[at(row, items, item)];
+        for (int k = 0; k < found; ++k) candidates[n++] = from[k];
       }
+      scratch.count[row] = n;
     }
   });
 }
@@ -311,13 +320,10 @@ Scratch certified_candidates(const HeadArgs& head, const CertifiedHead& certifie
   code_rows(head, certified.pitch(), scratch, pool);
   bound_logits(head, certified, of, group, scratch, pool);
   compute_seeds(head, of, most, groups, scratch, pool);
-  pool.for_each(head.rows, 1, [&](int begin, int end, int) {
-    for (int row = begin; row < end; ++row) {
-      const float least = least_kept(scratch.seeds + at(row, groups), groups, of.keep(row));
-      find_candidates(head, of, row, least, scratch);
-    }
-  });
-  compute_candidates(head, scratch, pool);
+  for (int row = 0; row < head.rows; ++row) {
+    scratch.least[row] = least_kept(scratch.seeds + at(row, groups), groups, of.keep(row));
+  }
+  compute_candidates(head, of, most, scratch, pool);
   return scratch;
 }
 
