@@ -95,6 +95,17 @@ std::vector<int> near_pci_device(const std::vector<int>& cpus, const std::string
   return near;
 }
 
+int physical_cores(const std::vector<int>& cpus, const std::string& sysfs) {
+  return static_cast<int>(std::ranges::count_if(cpus, [&](int cpu) {
+    const auto list = first_line(sysfs + "/devices/system/cpu/cpu" + std::to_string(cpu) +
+                                 "/topology/thread_siblings_list");
+    // The first of its core's threads that may be used counts.
+    return std::ranges::none_of(parse_cpu_list(list.value_or("")), [&](int sibling) {
+      return sibling < cpu && std::ranges::find(cpus, sibling) != cpus.end();
+    });
+  }));
+}
+
 std::vector<std::vector<int>> share_out(const std::vector<int>& cpus, int n_parts,
                                         const std::string& sysfs) {
   std::vector<std::tuple<int, int, int>> places;  // processor, core, number

@@ -25,6 +25,9 @@ std::vector<int> parse_cpu_list(const std::string& text);
 std::vector<int> near_pci_device(const std::vector<int>& cpus, const std::string& bus_id,
                                  const std::string& sysfs = "/sys");
 
+// How many of `cpus` are left if only one thread of each core counts.
+int physical_cores(const std::vector<int>& cpus, const std::string& sysfs = "/sys");
+
 // The cores in `n_parts` parts whose sizes differ by one at most: those of a processor, and the two
 // threads of a core, are together as far as that allows.
 std::vector<std::vector<int>> share_out(const std::vector<int>& cpus, int n_parts,

@@ -13,33 +13,49 @@
 #include <sstream>
 #include <thread>
 
+#include "kernels/cpu/affinity.h"
+
 namespace edgellm::cpu {
 
 namespace {
 
-// The least that the control groups of this process allow (cgroups, version 2), from its own up to
-// the root.
-std::optional<int> quota_of_groups() {
-  std::ifstream groups("/proc/self/cgroup");
-  std::string path;
-  for (std::string line; std::getline(groups, line);) {
-    if (line.starts_with("0::/")) path = line.substr(3);
-  }
-  std::optional<int> least;
-  while (!path.empty()) {
-    if (path.back() == '/') path.pop_back();
-    std::ifstream file("/sys/fs/cgroup" + path + "/cpu.max");
-    std::string text;
-    if (std::getline(file, text)) {
-      const std::optional<int> quota = cores_of_quota(text);
-      if (quota) least = std::min(least.value_or(*quota), *quota);
-    }
-    path.erase(std::min(path.size(), path.rfind('/') + 1));
-  }
-  return least;
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// Of one control group, whose files are in `folder`.
+std::optional<int> quota_of_group(const std::string& folder, bool is_version_2) {
+  if (is_version_2) return cores_of_quota(first_line(folder + "/cpu.max"));
+  return cores_of_quota(first_line(folder + "/cpu.cfs_quota_us") + " " +
+                        first_line(folder + "/cpu.cfs_period_us"));
 }
 
 }  // namespace
+
+std::optional<int> quota_of_groups(const std::string& root) {
+  std::optional<int> least;
+  std::ifstream groups(root + "/proc/self/cgroup");
+  // "0::/user.slice" (version 2) or "4:cpu,cpuacct:/docker/5f" (version 1)
+  for (std::string line; std::getline(groups, line);) {
+    const size_t controllers = line.find(':') + 1;
+    const size_t end = line.find(':', controllers);
+    if (controllers == 0 || end == std::string::npos) continue;
+    const std::string names = line.substr(controllers, end - controllers);
+    if (!names.empty() && ("," + names + ",").find(",cpu,") == std::string::npos) continue;
+    const std::string folder = root + "/sys/fs/cgroup/" + names;
+    // Up to the root: in a container that may be the group itself.
+    for (std::string path = line.substr(end + 1); !path.empty();) {
+      if (path.back() == '/') path.pop_back();
+      const std::optional<int> quota = quota_of_group(folder + path, names.empty());
+      if (quota) least = std::min(least.value_or(*quota), *quota);
+      path.erase(std::min(path.size(), path.rfind('/') + 1));
+    }
+  }
+  return least;
+}
 
 std::optional<int> cores_of_quota(std::string_view text) {
   std::istringstream in{std::string(text)};
@@ -50,8 +66,8 @@ std::optional<int> cores_of_quota(std::string_view text) {
 }
 
 int usable_cores() {
-  // glibc counts the cores of the affinity mask here.
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  int cores = physical_cores(allowed_cpus());
+  if (cores == 0) cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return std::min(cores, quota_of_groups().value_or(cores));
 }
 

@@ -9,8 +9,13 @@ namespace edgellm::cpu {
 
 // Cores this process may use: those of its affinity mask, so that taskset and cpusets are
 // respected, and no more than the CPU time that its control groups allow, as of a container. More
-// threads than that would use up a period's time early, and all wait for its end.
+// threads than that would use up a period's time early, and all wait for its end. The two threads
+// of a core count as one: they share what computes, and every thread more is one to wait for.
 int usable_cores();
+
+// What the control groups of this process allow, of both versions: the least of its own group and
+// of those around it. None where there is no limit. `root` stands before /proc and /sys.
+std::optional<int> quota_of_groups(const std::string& root = "");
 
 // Cores' worth of CPU time, at least one, that a cpu.max file of a control group allows; none where
 // it sets no limit. `text` is what the file holds: "150000 100000" or "max 100000".

@@ -1,12 +1,15 @@
-// Which cores threads are bound to: Linux's lists, and machines that exist only as files.
+// Which cores threads are bound to and how many may be used: Linux's lists, and machines that exist
+// only as files.
 #include "kernels/cpu/affinity.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <optional>
 #include <thread>
 
+#include "kernels/cpu/machine.h"
 #include "tests/support/temp_dir.h"
 
 namespace edgellm::cpu {
@@ -42,6 +45,22 @@ TEST_CASE("cores near a PCI device are those of its node that may be used") {
   CHECK(near_pci_device(all, "", sys.path().string()).empty());
 }
 
+TEST_CASE("the two threads of a core count as one, if both may be used") {
+  const test::TempDir sys;
+  const auto count = [&](const Cpus& cpus) { return physical_cores(cpus, sys.path().string()); };
+  // Two cores with two threads, and two with one, as performance and efficiency cores are.
+  const char* siblings[] = {"0,2", "1,3", "0,2", "1,3", "4", "5"};
+  for (int cpu = 0; cpu < 6; ++cpu) {
+    write(sys / "devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list",
+          siblings[cpu]);
+  }
+  CHECK(count({0, 1, 2, 3, 4, 5}) == 4);
+  CHECK(count({2, 3}) == 2);
+  CHECK(count({1, 3}) == 1);
+  CHECK(count({}) == 0);
+  CHECK(physical_cores({0, 1, 2}, sys / "none") == 3);  // the system says nothing
+}
+
 TEST_CASE("cores are shared out by processor and core") {
   // Two processors of two cores with two threads; the second threads are numbered behind.
   const test::TempDir sys;
@@ -59,6 +78,41 @@ TEST_CASE("cores are shared out by processor and core") {
   CHECK(share_out({3}, 2, sys.path().string()) == std::vector<Cpus>{{3}, {}});
   // A system that says nothing: by number.
   CHECK(share_out({0, 1, 2, 3}, 2, sys / "none") == std::vector<Cpus>{{0, 1}, {2, 3}});
+}
+
+TEST_CASE("the CPU time of a control group becomes a number of threads") {
+  REQUIRE(cores_of_quota("max 100000") == std::nullopt);
+  REQUIRE(cores_of_quota("") == std::nullopt);
+  REQUIRE(cores_of_quota("100000") == std::nullopt);
+  REQUIRE(cores_of_quota("400000 100000") == 4);
+  REQUIRE(cores_of_quota("350000 100000") == 3);
+  REQUIRE(cores_of_quota("20000 100000") == 1);
+  REQUIRE(cores_of_quota("-1 100000") == std::nullopt);
+}
+
+TEST_CASE("the least limit of a process's control groups counts, of either version") {
+  const test::TempDir root;
+  const auto quota = [&] { return quota_of_groups(root.path().string()); };
+  REQUIRE(quota() == std::nullopt);  // no control groups at all
+  write(root / "proc/self/cgroup", "0::/user.slice/job");
+  write(root / "sys/fs/cgroup/user.slice/job/cpu.max", "max 100000");
+  REQUIRE(quota() == std::nullopt);
+  write(root / "sys/fs/cgroup/user.slice/cpu.max", "600000 100000");
+  REQUIRE(quota() == 6);
+  write(root / "sys/fs/cgroup/user.slice/job/cpu.max", "300000 100000");
+  REQUIRE(quota() == 3);
+
+  // Version 1, seen from inside a container: the path is the host's, the group the root.
+  write(root / "proc/self/cgroup",
+        "5:memory:/docker/5f\n4:cpu,cpuacct:/docker/5f\n1:name=systemd:/x");
+  write(root / "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1");
+  write(root / "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000");
+  REQUIRE(quota() == std::nullopt);
+  write(root / "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "200000");
+  REQUIRE(quota() == 2);
+  write(root / "sys/fs/cgroup/cpu,cpuacct/docker/5f/cpu.cfs_quota_us", "100000");
+  write(root / "sys/fs/cgroup/cpu,cpuacct/docker/5f/cpu.cfs_period_us", "100000");
+  REQUIRE(quota() == 1);
 }
 
 TEST_CASE("a thread is bound, and so is one that it starts") {

@@ -4,13 +4,11 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/machine.h"
 #include "tests/support/random.h"
 
 namespace edgellm {
@@ -70,16 +68,6 @@ TEST_CASE("an exception of an item is rethrown, and the pool serves the next job
     pool.for_each(40, 4, [&](int begin, int end, int) { items += end - begin; });
     REQUIRE(items == 40);
   }
-}
-
-TEST_CASE("the CPU time of a control group becomes a number of threads") {
-  REQUIRE(cpu::cores_of_quota("max 100000") == std::nullopt);
-  REQUIRE(cpu::cores_of_quota("") == std::nullopt);
-  REQUIRE(cpu::cores_of_quota("100000") == std::nullopt);
-  REQUIRE(cpu::cores_of_quota("400000 100000") == 4);
-  REQUIRE(cpu::cores_of_quota("350000 100000") == 3);
-  REQUIRE(cpu::cores_of_quota("20000 100000") == 1);
-  REQUIRE(cpu::cores_of_quota("-1 100000") == std::nullopt);
 }
 
 }  // namespace
