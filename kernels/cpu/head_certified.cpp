@@ -9,6 +9,7 @@
 #include "kernels/cpu/candidates.h"
 #include "kernels/cpu/carver.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/fetch_ahead.h"
 #include "kernels/cpu/head_codes.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/rows.h"
@@ -216,6 +217,22 @@ void bound_logits(const HeadArgs& head, const CertifiedHead& certified, const Ro
   });
 }
 
+// Rows of the head that are computed one by one lie anywhere in memory, so all of some are asked
+// for before the first one is needed: this much of each. The processor itself goes on from there.
+constexpr size_t kBytesAskedFor = 2048;
+constexpr int kMostAskedFor = 64;
+void ask_for_row(const DenseMatrix& w, int id) {
+  const size_t row_bytes = static_cast<size_t>(w.cols) * (w.type == DenseType::kF32 ? 4 : 2);
+  const std::byte* row =
+      static_cast<const std::byte*>(w.data) + static_cast<size_t>(id) * row_bytes;
+  for (size_t b = 0; b < std::min(row_bytes, kBytesAskedFor); b += 64) fetch_ahead(row + b);
+}
+
+// False: it is not finite.
+bool compute_logit(const HeadArgs& head, int row, int id, float* logit, Pool& pool) {
+  return pool.isa().dense_rows(head.w, id, id + 1, head.normed + at(row, head.w.cols), 1, logit, 1);
+}
+
 // The logits of the `keep` seeds of each row that have the largest bounds, which they move to the
 // front, in place of the bounds.
 template <class Rows>
@@ -227,6 +244,9 @@ void compute_seeds(const HeadArgs& head, const Rows& of, int most, int groups,
       Seed* seeds = scratch.seeds + at(row, groups);
       const int keep = of.keep(row);
       if (keep < groups) std::nth_element(seeds, seeds + (keep - 1), seeds + groups, by_bound);
+      for (int i = 0; i < std::min(keep, std::min(groups, kMostAskedFor)); ++i) {
+        if (seeds[i].id >= 0) ask_for_row(head.w, seeds[i].id);
+      }
     }
   });
   pool.for_each(head.rows * most, 4, [&](int begin, int end, int) {
@@ -237,8 +257,7 @@ void compute_seeds(const HeadArgs& head, const Rows& of, int most, int groups,
       if (seed.id < 0) continue;
       float logit = 0.0f;
       // Is a candidate, too: a logit that is not finite is found there.
-      pool.isa().dense_rows(head.w, seed.id, seed.id + 1, head.normed + at(row, head.w.cols), 1,
-                            &logit, 1);
+      compute_logit(head, row, seed.id, &logit, pool);
       seed.least = scratch.scale[row].scaled(logit);
     }
   });
@@ -252,11 +271,11 @@ float least_kept(const Seed* seeds, int groups, int keep) {
   return least;
 }
 
-// The logits of an item's ids that may be among the row's largest, and of those that are candidates
-// whatever their bounds are. Returns how many.
+// The ids of an item that may be among the row's largest, and those that are candidates whatever
+// their bounds are. Returns how many.
 template <class Rows>
-int compute_item(const HeadArgs& head, const Rows& of, int row, int first, bool may_be_large,
-                 const Scratch& scratch, Pool& pool) {
+int find_candidates(const HeadArgs& head, const Rows& of, int row, int first, bool may_be_large,
+                    const Scratch& scratch) {
   const int last = std::min(first + kRowsPerItem, head.w.rows);
   const bool has_certain = of.has_certain(row, first, last);
   if (!may_be_large && !has_certain) return 0;
@@ -267,12 +286,8 @@ int compute_item(const HeadArgs& head, const Rows& of, int row, int first, bool 
   for (int v = first; v < last; ++v) {
     // NaN compares as false: a row without a bound is computed.
     if (upper[v] < least && !(has_certain && of.is_certain(row, v))) continue;
-    Candidate& candidate = candidates[n++];
-    candidate.id = v;
-    if (!pool.isa().dense_rows(head.w, v, v + 1, head.normed + at(row, head.w.cols), 1,
-                               &candidate.logit, 1)) {
-      set_fault(head.fault, head.layers + 1);
-    }
+    candidates[n++].id = v;
+    ask_for_row(head.w, v);
   }
   return n;
 }
@@ -283,13 +298,26 @@ void compute_candidates(const HeadArgs& head, const Rows& of, int most, const Sc
                         Pool& pool) {
   const int vocab = head.w.rows;
   const int items = (vocab + kRowsPerItem - 1) / kRowsPerItem;
+  constexpr int kItemsAskedFor = 16;
   // An arg-max leaves a few candidates, which are not worth a hand-over.
-  const int grain = most == 1 ? items : 16;
+  const int grain = most == 1 ? items : kItemsAskedFor;
   pool.for_each(head.rows * items, grain, [&](int begin, int end, int) {
-    for (int i = begin; i < end; ++i) {
-      const int row = i / items;
-      scratch.found[i] = compute_item(head, of, row, i % items * kRowsPerItem,
-                                      !(scratch.most_upper[i] < scratch.least[row]), scratch, pool);
+    for (int part = begin; part < end; part += kItemsAskedFor) {
+      const int part_end = std::min(part + kItemsAskedFor, end);
+      for (int i = part; i < part_end; ++i) {
+        const int row = i / items;
+        scratch.found[i] = find_candidates(head, of, row, i % items * kRowsPerItem,
+                                           !(scratch.most_upper[i] < scratch.least[row]), scratch);
+      }
+      for (int i = part; i < part_end; ++i) {
+        const int row = i / items;
+        Candidate* candidates = scratch.candidates + at(row, vocab, i % items * kRowsPerItem);
+        for (int k = 0; k < scratch.found[i]; ++k) {
+          if (!compute_logit(head, row, candidates[k].id, &candidates[k].logit, pool)) {
+            set_fault(head.fault, head.layers + 1);
+          }
+        }
+      }
     }
   });
   pool.for_each(head.rows, 1, [&](int begin, int end, int) {
