@@ -19,9 +19,6 @@ namespace {
 // About 50 us of spinning: longer than the time between two ops, too short to be noticed.
 constexpr int kSpins = 2000;
 
-// Under a microsecond: by so much threads with as much work differ, if nothing holds one up.
-constexpr int kShortSpins = 16;
-
 constexpr uint64_t kEveryChunk = 0xffffffffu;
 
 // A job's number and a count of chunks.
@@ -154,8 +151,9 @@ bool Pool::read_job(uint32_t number, Work& work) const {
 
 // The number of a chunk of the share; -1 where all are taken.
 int Pool::take_chunk(const Work& work, int share) {
-  const auto begin = static_cast<uint32_t>(work.share_begin(share, threads()));
-  const auto end = static_cast<uint32_t>(work.share_begin(share + 1, threads()));
+  const int64_t chunks = work.chunks();
+  const auto begin = static_cast<uint32_t>(chunks * share / threads());
+  const auto end = static_cast<uint32_t>(chunks * (share + 1) / threads());
   std::atomic<uint64_t>& taken = of_thread_[static_cast<size_t>(share)].taken;
   uint64_t word = taken.load(std::memory_order_relaxed);
   for (;;) {
@@ -189,38 +187,16 @@ void Pool::work(const Work& work, int thread) {
   for (int i = 0; i < threads(); ++i) {
     const int share = (thread + i) % threads();
     for (int chunk; (chunk = take_chunk(work, share)) >= 0;) run_chunk(chunk);
-    if (i == 0 && ends_soon(work, thread)) return;
   }
-}
-
-// Whether the job ends while a thread that is done with its share waits for a moment. Most do, and
-// looking at the others' shares at once would take their cache lines from them.
-bool Pool::ends_soon(const Work& work, int thread) const {
-  int done = 1;  // threads, from 0 on, that have finished as many chunks as their share has
-  for (int spin = 0; spin < kShortSpins; ++spin) {
-    if (thread != 0) {
-      if (job_.load(std::memory_order_relaxed) != work.number) return true;
-    } else {
-      for (; done < threads(); ++done) {
-        const int share = work.share_begin(done + 1, threads()) - work.share_begin(done, threads());
-        if (finished_by(done, work.number) < share) break;
-      }
-      if (done == threads()) return true;
-    }
-    pause();
-  }
-  return false;
-}
-
-int Pool::finished_by(int thread, uint32_t number) const {
-  const uint64_t word =
-      of_thread_[static_cast<size_t>(thread)].finished.load(std::memory_order_acquire);
-  return static_cast<uint32_t>(word >> 32) == number ? static_cast<int>(word & kEveryChunk) : 0;
 }
 
 int Pool::finished_chunks(uint32_t number) const {
   int sum = 0;
-  for (int t = 0; t < threads(); ++t) sum += finished_by(t, number);
+  for (int t = 0; t < threads(); ++t) {
+    const uint64_t word =
+        of_thread_[static_cast<size_t>(t)].finished.load(std::memory_order_acquire);
+    if (static_cast<uint32_t>(word >> 32) == number) sum += static_cast<int>(word & kEveryChunk);
+  }
   return sum;
 }
 

@@ -94,10 +94,6 @@ class Pool {
     int grain;
 
     int chunks() const { return (items - 1) / grain + 1; }
-    // Of `threads` shares.
-    int share_begin(int share, int threads) const {
-      return static_cast<int>(static_cast<int64_t>(chunks()) * share / threads);
-    }
   };
 
   // What a thread shows the others, on cache lines of its own.
@@ -119,8 +115,6 @@ class Pool {
   bool read_job(uint32_t number, Work& work) const;
   void work(const Work& work, int thread);
   int take_chunk(const Work& work, int share);
-  bool ends_soon(const Work& work, int thread) const;
-  int finished_by(int thread, uint32_t number) const;
   int finished_chunks(uint32_t number) const;
   void worker_main(int thread);
 
