@@ -1,6 +1,6 @@
 // The arithmetic of the certified head (CertifiedHeadArgs, ops.h): what a row of the head and a
-// hidden state must remember so that their int8 product bounds the logit. One source for host and
-// device; docs/numerics.md derives the bound.
+// hidden state must remember so that the product of their codes bounds the logit. One source for
+// host and device; docs/numerics.md derives the bound.
 //
 // These numbers need not be the same bits in every backend, as they decide only which logits are
 // computed: each step rounds to nearest and a slack that is larger than all of its errors together
