@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <numeric>
 
 #include "base/error.h"
@@ -23,11 +24,13 @@ namespace edgellm {
 namespace {
 
 // Zeroed memory that has physical pages only where it was written, so that a KV cache for a long
-// context costs no more than a run fills of it. Memory of up to kMostInHugePages bytes asks for
-// pages of 2 MiB: attention reads some pages of 4 KiB here and there and would wait for the
-// translation of addresses. A short run may then occupy all of it.
+// context costs no more than a run fills of it. Memory of kLeastInHugePages to kMostInHugePages
+// bytes asks for pages of 2 MiB: attention reads some pages of 4 KiB here and there and would wait
+// for the translation of addresses. A short run may then occupy all of it. Of less memory the
+// processor has most translations at hand.
 class LazyMemory {
  public:
+  static constexpr size_t kLeastInHugePages = size_t{16} << 20;
   static constexpr size_t kMostInHugePages = size_t{256} << 20;
 
   explicit LazyMemory(size_t bytes) : bytes_(std::max<size_t>(bytes, 1)) {
@@ -39,7 +42,9 @@ class LazyMemory {
                                           "); a smaller context (-c) needs less");
     }
 #ifdef MADV_HUGEPAGE
-    if (bytes_ <= kMostInHugePages) madvise(data_, bytes_, MADV_HUGEPAGE);  // if it can be had
+    if (bytes_ >= kLeastInHugePages && bytes_ <= kMostInHugePages) {
+      madvise(data_, bytes_, MADV_HUGEPAGE);  // if it can be had
+    }
 #endif
   }
   ~LazyMemory() { munmap(data_, bytes_); }
@@ -52,6 +57,21 @@ class LazyMemory {
  private:
   void* data_ = nullptr;
   size_t bytes_ = 0;
+};
+
+// Rows of floats that are not cleared, so that those that no pass has take no memory.
+class RowMemory {
+ public:
+  void allocate(size_t n) {
+    data_ = std::make_unique_for_overwrite<float[]>(n);
+    n_ = n;
+  }
+  float* data() const { return data_.get(); }
+  size_t size() const { return n_; }
+
+ private:
+  std::unique_ptr<float[]> data_;
+  size_t n_ = 0;
 };
 
 int threads_of(const EngineOptions& options) {
@@ -81,13 +101,13 @@ class CpuBackend final : public Backend {
         certified_head_(view(model.weights().head),
                         !options.full_head && model.weights().head.data != nullptr) {
     const size_t rows = static_cast<size_t>(options.max_rows);
-    x_.resize(rows * static_cast<size_t>(config_.dim));
-    q_.resize(rows * static_cast<size_t>(config_.q_dim()));
-    k_.resize(rows * static_cast<size_t>(config_.kv_dim()));
-    v_.resize(rows * static_cast<size_t>(config_.kv_dim()));
-    attention_.resize(rows * static_cast<size_t>(config_.q_dim()));
-    u_.resize(rows * static_cast<size_t>(config_.ffn));
-    if (config_.input_norms) h_.resize(rows * static_cast<size_t>(config_.dim));
+    x_.allocate(rows * static_cast<size_t>(config_.dim));
+    q_.allocate(rows * static_cast<size_t>(config_.q_dim()));
+    k_.allocate(rows * static_cast<size_t>(config_.kv_dim()));
+    v_.allocate(rows * static_cast<size_t>(config_.kv_dim()));
+    attention_.allocate(rows * static_cast<size_t>(config_.q_dim()));
+    u_.allocate(rows * static_cast<size_t>(config_.ffn));
+    if (config_.input_norms) h_.allocate(rows * static_cast<size_t>(config_.dim));
     log_backend(*this);
   }
 
@@ -182,12 +202,11 @@ class CpuBackend final : public Backend {
     plan.weights = model().file_bytes();
     plan.certified_head = certified_head_.bytes();
     plan.kv_cache = kv_memory_.bytes();
-    plan.workspace =
-        pool_.scratch_bytes() + rope_.bytes() +
-        (x_.capacity() + q_.capacity() + k_.capacity() + v_.capacity() + attention_.capacity() +
-         u_.capacity() + h_.capacity() + normed_.capacity() + logits_.capacity()) *
-            sizeof(float) +
-        marks_.capacity() * sizeof(uint16_t) + biases_.capacity() * sizeof(LogitBias);
+    plan.workspace = pool_.scratch_bytes() + rope_.bytes() +
+                     (x_.size() + q_.size() + k_.size() + v_.size() + attention_.size() +
+                      u_.size() + h_.size() + normed_.capacity() + logits_.capacity()) *
+                         sizeof(float) +
+                     marks_.capacity() * sizeof(uint16_t) + biases_.capacity() * sizeof(LogitBias);
     return plan;
   }
 
@@ -401,13 +420,13 @@ class CpuBackend final : public Backend {
   LazyCertifiedHead certified_head_;
   HeadStats head_stats_;
   std::vector<int32_t> rescored_;  // [output rows] of a step of the certified head
-  std::vector<float> x_;           // [max_rows, dim] residual stream
-  std::vector<float> q_;           // [max_rows, q_dim]
-  std::vector<float> k_;           // [max_rows, kv_dim]
-  std::vector<float> v_;           // [max_rows, kv_dim]
-  std::vector<float> attention_;   // [max_rows, q_dim]
-  std::vector<float> u_;           // [max_rows, ffn]
-  std::vector<float> h_;           // [max_rows, dim] x through a norm, of a model with input norms
+  RowMemory x_;                    // [max_rows, dim] residual stream
+  RowMemory q_;                    // [max_rows, q_dim]
+  RowMemory k_;                    // [max_rows, kv_dim]
+  RowMemory v_;                    // [max_rows, kv_dim]
+  RowMemory attention_;            // [max_rows, q_dim]
+  RowMemory u_;                    // [max_rows, ffn]
+  RowMemory h_;                    // [max_rows, dim] x through a norm, of a model with input norms
   std::vector<float> normed_;      // [output rows, dim]
   std::vector<float> logits_;      // [output rows, vocab], where the caller wants none
 };
