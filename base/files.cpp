@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "base/error.h"
@@ -79,6 +80,12 @@ std::string read_text_file(const std::string& path, uint64_t max_bytes) {
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read(0, text.data(), text.size());
   return text;
+}
+
+std::string first_line(const std::string& path) {
+  std::string line;
+  std::getline(std::ifstream(path), line);
+  return line;
 }
 
 bool path_exists(const std::string& path) {

@@ -57,6 +57,9 @@ class InputFile {
 // The whole of a file of at most max_bytes.
 std::string read_text_file(const std::string& path, uint64_t max_bytes);
 
+// Of a small file that the system writes, as in /proc and /sys; empty where there is none.
+std::string first_line(const std::string& path);
+
 // True of a link that leads nowhere as well: a download that is not complete must not pass for a
 // model that has no such file.
 bool path_exists(const std::string& path);

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <fstream>
 
+#include "base/files.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/machine.h"
 
@@ -27,12 +28,6 @@ std::string field_of(const std::string& path, const std::string& key, char separ
     if (begin != std::string::npos && end >= begin) return line.substr(begin, end - begin + 1);
   }
   return "";
-}
-
-std::string first_line(const std::string& path) {
-  std::string line;
-  std::getline(std::ifstream(path), line);
-  return line;
 }
 
 // "VmRSS:  1234 kB".

@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <optional>
 #include <tuple>
 
+#include "base/files.h"
 #include "base/text.h"
 
 namespace edgellm::cpu {
@@ -15,16 +14,9 @@ namespace {
 
 constexpr int kMostCpus = CPU_SETSIZE;
 
-std::optional<std::string> first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line)) return std::nullopt;
-  return line;
-}
-
 // -1 where the file holds no number.
 int number_in(const std::string& path) {
-  const std::string text = first_line(path).value_or("");
+  const std::string text = first_line(path);
   int value = -1;
   std::from_chars(text.data(), text.data() + text.size(), value);
   return value;
@@ -85,9 +77,8 @@ std::vector<int> near_pci_device(const std::vector<int>& cpus, const std::string
   const size_t colon = name.find(':');
   if (colon == std::string::npos) return {};
   if (colon > 4) name = name.substr(colon - 4);
-  const auto list = first_line(sysfs + "/bus/pci/devices/" + name + "/local_cpulist");
-  if (!list) return {};
-  const std::vector<int> local = parse_cpu_list(*list);
+  const std::vector<int> local =
+      parse_cpu_list(first_line(sysfs + "/bus/pci/devices/" + name + "/local_cpulist"));
   std::vector<int> near;
   for (const int cpu : cpus) {
     if (std::ranges::find(local, cpu) != local.end()) near.push_back(cpu);
@@ -97,10 +88,10 @@ std::vector<int> near_pci_device(const std::vector<int>& cpus, const std::string
 
 int physical_cores(const std::vector<int>& cpus, const std::string& sysfs) {
   return static_cast<int>(std::ranges::count_if(cpus, [&](int cpu) {
-    const auto list = first_line(sysfs + "/devices/system/cpu/cpu" + std::to_string(cpu) +
-                                 "/topology/thread_siblings_list");
+    const std::string list = first_line(sysfs + "/devices/system/cpu/cpu" + std::to_string(cpu) +
+                                        "/topology/thread_siblings_list");
     // The first of its core's threads that may be used counts.
-    return std::ranges::none_of(parse_cpu_list(list.value_or("")), [&](int sibling) {
+    return std::ranges::none_of(parse_cpu_list(list), [&](int sibling) {
       return sibling < cpu && std::ranges::find(cpus, sibling) != cpus.end();
     });
   }));

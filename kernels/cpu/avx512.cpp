@@ -210,10 +210,6 @@ inline __attribute__((always_inline)) void unpack_head_block(const uint8_t* bloc
   u[0] = _mm512_ternarylogic_epi32(upper_bits, _mm512_srlv_epi32(lower, shifts),
                                    _mm512_set1_epi8(0x03), kFirstOrBoth);
 }
-inline __attribute__((always_inline)) I multiply_head_block(I sums, const I (&u)[1],
-                                                            const int8_t* digits) {
-  return multiply_plane(sums, u[0], digits);
-}
 
 #include "kernels/cpu/ternary.inc"
 

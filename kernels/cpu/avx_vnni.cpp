@@ -42,10 +42,6 @@ inline I shift_words_right(I v, int n) { return _mm256_srai_epi32(v, n); }
 
 #include "kernels/cpu/byte_dots.inc"
 
-inline I multiply_head_block(I sums, const I (&u)[2], const int8_t* digits) {
-  return multiply_plane(multiply_plane(sums, u[0], digits), u[1], digits + kPlaneBytes);
-}
-
 // The rest is made of those products.
 #include "kernels/cpu/avx2_products.inc"
 

@@ -13,6 +13,7 @@
 #include "kernels/cpu/head_codes.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/integer_attention.h"
 
 namespace edgellm::cpu {
 namespace {
@@ -63,10 +64,10 @@ HiddenBound make_steps(const float* normed, int n, const HeadSteps& steps, size_
   for (int i = 0; finite && i < n; ++i) {
     const float scaled = scale.scaled(normed[i]);
     const float step = step_of(scaled, kMaxHeadStep);
-    const int code = static_cast<int>(step);
-    high[i] = static_cast<int8_t>((code + 128) >> 8);
-    low[i] = static_cast<int8_t>(code);  // of the low byte: what the high digit leaves
-    sum += code;
+    const Digits digits = digits_of(static_cast<int>(step));
+    high[i] = static_cast<int8_t>(digits.high);
+    low[i] = static_cast<int8_t>(digits.low);
+    sum += static_cast<int>(step);
     squares += scaled * scaled;
     deltas += (scaled - step) * (scaled - step);
   }

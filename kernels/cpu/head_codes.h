@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/ops.h"
+
 namespace edgellm::cpu {
 
 inline constexpr int kMaxHeadCode = 31;
@@ -16,10 +18,9 @@ inline constexpr int kHeadCodeOffset = 32;
 inline constexpr int kHeadBlockColumns = 64;
 inline constexpr int kHeadBlockBytes = 48;
 
-constexpr size_t head_blocks(int cols) {
-  return (static_cast<size_t>(cols) + kHeadBlockColumns - 1) / kHeadBlockColumns;
+inline size_t head_row_bytes(int cols) {
+  return CertifiedHead::pitch_of(cols) / kHeadBlockColumns * kHeadBlockBytes;
 }
-constexpr size_t head_row_bytes(int cols) { return head_blocks(cols) * kHeadBlockBytes; }
 
 // `codes` are kHeadBlockColumns of a row.
 inline void pack_head_block(const int8_t* codes, uint8_t* block) {

@@ -13,18 +13,12 @@
 #include <sstream>
 #include <thread>
 
+#include "base/files.h"
 #include "kernels/cpu/affinity.h"
 
 namespace edgellm::cpu {
 
 namespace {
-
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 // Of one control group, whose files are in `folder`.
 std::optional<int> quota_of_group(const std::string& folder, bool is_version_2) {

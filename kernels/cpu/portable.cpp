@@ -118,10 +118,11 @@ void certified_products(const CertifiedHead& certified, int i_begin, int i_end,
       const int8_t* digits = steps.digits + 2 * static_cast<size_t>(t) * columns;
       int32_t high = 0;
       int32_t low = 0;
-      for (size_t b = 0; b < head_blocks(certified.cols); ++b) {
+      const uint8_t* block = codes;
+      for (size_t b = 0; b < columns; b += kHeadBlockColumns, block += kHeadBlockBytes) {
         for (int c = 0; c < kHeadBlockColumns; ++c) {
-          const int code = head_code(codes + b * kHeadBlockBytes, c);
-          const size_t column = b * kHeadBlockColumns + static_cast<size_t>(c);
+          const int code = head_code(block, c);
+          const size_t column = b + static_cast<size_t>(c);
           high += code * digits[column];
           low += code * digits[columns + column];
         }

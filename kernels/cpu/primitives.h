@@ -95,7 +95,7 @@ struct RowSquares {
 
 // The steps of hidden states (kernels/certified_head.h) in two int8 digits: step = 256 high + low,
 // with high in -127 .. 127 and low in -128 .. 127.
-inline constexpr float kMaxHeadStep = 127.0f * 256.0f + 127.0f;
+inline constexpr float kMaxHeadStep = kMaxGroupCode;
 struct HeadSteps {
   int8_t* digits;  // [rows, 2, CertifiedHead::pitch()]: the high ones, the low ones
   int32_t* sums;   // [rows] of the steps

@@ -7,6 +7,7 @@
 #include "kernels/cpu/head_codes.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/primitives.h"
+#include "kernels/integer_attention.h"
 #include "kernels/ref/ref.h"
 #include "tests/kernels/choose_data.h"
 #include "tests/kernels/head_data.h"
@@ -210,8 +211,8 @@ TEST_CASE("the products of the head's codes and steps are exact, also of the lar
           for (const bool high : {true, false}) {
             for (size_t c = 0; c < pitch; ++c) {
               const int step = steps[t * pitch + c];
-              const int high_digit = (step + 128) >> 8;
-              digits.push_back(static_cast<int8_t>(high ? high_digit : step - 256 * high_digit));
+              const Digits of_step = digits_of(step);
+              digits.push_back(static_cast<int8_t>(high ? of_step.high : of_step.low));
               if (high) sums[t] += step;
             }
           }
