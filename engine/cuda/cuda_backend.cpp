@@ -17,6 +17,7 @@
 #include "engine/cuda/step_graphs.h"
 #include "engine/pass.h"
 #include "engine/views.h"
+#include "kernels/choice.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/plan/attention.h"
@@ -228,9 +229,10 @@ class CudaBackend final : public Backend {
  private:
   enum class HeadKind {
     kLogits,
-    kArgmax,     // logits and arg-max
-    kCertified,  // arg-max from the certified head
-    kChoice,     // logits, and ids by the sequences' rules
+    kArgmax,           // logits and arg-max
+    kCertified,        // arg-max from the certified head
+    kChoice,           // logits, and ids by the sequences' rules
+    kCertifiedChoice,  // ids by rules from the certified head
   };
   using Bans = Choices::Bans;
 
@@ -315,7 +317,8 @@ class CudaBackend final : public Backend {
     return {.rows = rows,
             .n_banned = bans ? bans->size() : 0,
             .reach = StepGraphs::step_reach(rows, longest(batch, batch.ids.size())),
-            .by_rules = !bans};
+            .by_rules = !bans,
+            .keeps_few = !bans && keep_few(batch.sequences)};
   }
 
   // Launches a decode step, whose inputs are on the device, and returns its number.
@@ -327,10 +330,8 @@ class CudaBackend final : public Backend {
   void run_step(const StepSize& size) {
     const size_t rows = size.rows;
     run_layers(static_cast<int>(rows), static_cast<int>(rows), static_cast<int>(size.reach), {});
-    const bool certified = has_certified_head() && !size.by_rules;
-    const HeadKind kind = size.by_rules ? HeadKind::kChoice
-                          : certified   ? HeadKind::kCertified
-                                        : HeadKind::kArgmax;
+    const bool certified = has_certified_head() && (!size.by_rules || size.keeps_few);
+    const HeadKind kind = id_kind(size.by_rules, certified);
     for (size_t begin = 0; begin < rows; begin += logit_rows(options_, config_)) {
       launch_head(begin, std::min(logit_rows(options_, config_), rows - begin), size.n_banned,
                   kind);
@@ -345,7 +346,7 @@ class CudaBackend final : public Backend {
     post.mailbox = mailbox_.words();
     post.rescored = certified ? device_.rescored() : nullptr;
     post.totals = device_.rescored_totals;
-    if (kind == HeadKind::kChoice) post.counts = counts_of(rows);
+    if (size.by_rules) post.counts = counts_of(rows);
     post.rows = static_cast<int>(rows);
     post.mailbox_rows = options_.max_rows;
     cuda::post_step(post, stream_);
@@ -449,6 +450,18 @@ class CudaBackend final : public Backend {
 
   bool has_certified_head() const { return device_.certified_head.rows > 0; }
 
+  // Whether the certified head can choose for these sequences, which have rules.
+  bool keep_few(std::span<const int32_t> sequences) const {
+    return std::ranges::all_of(sequences, [this](int32_t sequence) {
+      return keeps_few(choices_.rules()[static_cast<size_t>(sequence)], config_.vocab);
+    });
+  }
+
+  static HeadKind id_kind(bool by_rules, bool certified) {
+    if (by_rules) return certified ? HeadKind::kCertifiedChoice : HeadKind::kChoice;
+    return certified ? HeadKind::kCertified : HeadKind::kArgmax;
+  }
+
   // Launches the head for at most logit_rows() output rows from `begin` on. The next launch
   // overwrites the logits.
   void launch_head(size_t begin, size_t rows, size_t n_banned, HeadKind kind) {
@@ -457,23 +470,28 @@ class CudaBackend final : public Backend {
     head.argmax = takes_argmax ? device_.chosen() + begin : nullptr;
     head.banned = device_.inputs.banned;
     head.n_banned = static_cast<int>(n_banned);
-    if (kind == HeadKind::kCertified) {
-      cuda::certified_head({head, device_.certified_head, device_.rescored() + begin},
-                           device_.workspace, stream_);
-    } else {
-      cuda::head(head, device_.workspace, stream_);
-    }
-    if (kind == HeadKind::kChoice) {
-      cuda::choose({device_.logits,
-                    head.row_list,
-                    {device_.inputs.sequences, device_.inputs.positions},
-                    device_.rules,
-                    device_.marks,
-                    device_.biases,
-                    device_.chosen() + begin,
-                    head.rows,
-                    config_.vocab},
-                   stream_);
+    const ChooseArgs choice{device_.logits,
+                            head.row_list,
+                            {device_.inputs.sequences, device_.inputs.positions},
+                            device_.rules,
+                            device_.marks,
+                            device_.biases,
+                            device_.chosen() + begin,
+                            head.rows,
+                            config_.vocab};
+    int32_t* const rescored = device_.rescored() + begin;
+    switch (kind) {
+      case HeadKind::kCertified:
+        return cuda::certified_head({head, device_.certified_head, rescored}, device_.workspace,
+                                    stream_);
+      case HeadKind::kCertifiedChoice:
+        return cuda::certified_choose({head, device_.certified_head, choice, rescored},
+                                      device_.workspace, stream_);
+      case HeadKind::kChoice:
+        cuda::head(head, device_.workspace, stream_);
+        return cuda::choose(choice, stream_);
+      default:
+        return cuda::head(head, device_.workspace, stream_);
     }
   }
 
@@ -527,18 +545,16 @@ class CudaBackend final : public Backend {
     }
     const size_t vocab = static_cast<size_t>(config_.vocab);
     const size_t ids_only = ids_only_rows(outputs, config_);
-    // The certified head gives an arg-max and no logits.
-    const bool certifies = bans && has_certified_head() && outputs.logprobs.empty();
+    // The certified head gives ids and no logits.
+    const bool certifies = has_certified_head() && outputs.logprobs.empty() &&
+                           (bans || keep_few(choosing_sequences(batch, outputs)));
     for (size_t begin = 0; begin < outputs.rows.size();) {
       const bool is_id_only = begin < ids_only;
       const bool gives_id = begin < outputs.ids.size();
       const size_t end = std::min(begin + logit_rows(options_, config_),
                                   is_id_only ? ids_only : outputs.rows.size());
       const size_t n = end - begin;
-      const HeadKind kind = !gives_id                 ? HeadKind::kLogits
-                            : !bans                   ? HeadKind::kChoice
-                            : is_id_only && certifies ? HeadKind::kCertified
-                                                      : HeadKind::kArgmax;
+      const HeadKind kind = gives_id ? id_kind(!bans, is_id_only && certifies) : HeadKind::kLogits;
       launch_head(begin, n, bans ? bans->size() : 0, kind);
       if (gives_id && !outputs.logprobs.empty()) run_logprobs(outputs, begin, n);
       if (!is_id_only) {

@@ -17,6 +17,8 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/cuda/plan/choose.h"
+#include "kernels/cuda/plan/head.h"
 #include "kernels/integer_sizes.h"
 
 namespace edgellm {
@@ -249,6 +251,11 @@ void DeviceModel::allocate_workspace(const ModelConfig& config, const EngineOpti
   workspace.hidden = arena_.allocate<HiddenBound>(head_rows);
   workspace.lower = zeroed(arena_.allocate<uint32_t>(head_rows), head_rows);
   workspace.rescored = zeroed(arena_.allocate<int32_t>(head_rows), head_rows);
+  workspace.group_lower =
+      arena_.allocate<float>(head_rows * static_cast<size_t>(cuda::max_bound_groups(config.vocab)));
+  workspace.least = arena_.allocate<float>(head_rows);
+  workspace.listed =
+      arena_.allocate<uint32_t>(head_rows * static_cast<size_t>(cuda::listed_words(config.vocab)));
 
   const size_t heads = static_cast<size_t>(config.heads);
   const size_t state_bytes = heads * static_cast<size_t>(workspace.max_chunks) *

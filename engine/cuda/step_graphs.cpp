@@ -47,7 +47,9 @@ void StepGraphs::capture(Step& step, const StepSize& size, cudaStream_t stream) 
   if (log_enabled(LogLevel::kDebug)) {
     log(LogLevel::kDebug,
         "captured a decode step: " + std::to_string(size.rows) + " rows, " +
-            (size.by_rules ? "ids by rules, " : std::to_string(size.n_banned) + " banned ids, ") +
+            (size.keeps_few  ? "ids by rules that keep few, "
+             : size.by_rules ? "ids by rules, "
+                             : std::to_string(size.n_banned) + " banned ids, ") +
             (size.reach > 0 ? "up to " + std::to_string(size.reach) + " positions, " : "") +
             std::to_string(step.kernels) + " nodes, in " + human_ms(now_ns() - start_ns));
   }

@@ -18,9 +18,10 @@ namespace edgellm {
 
 struct StepSize {
   size_t rows = 0;
-  size_t n_banned = 0;    // ids
-  size_t reach = 0;       // AttentionArgs::decode_reach
-  bool by_rules = false;  // ids by the sequences' rules; else arg-maxes
+  size_t n_banned = 0;     // ids
+  size_t reach = 0;        // AttentionArgs::decode_reach
+  bool by_rules = false;   // ids by the sequences' rules; else arg-maxes
+  bool keeps_few = false;  // all of those rules (kernels/choice.h)
 
   auto operator<=>(const StepSize&) const = default;
 };

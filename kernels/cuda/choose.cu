@@ -4,6 +4,8 @@
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/row_choice.cuh"
+#include "kernels/cuda/device/sort_block.cuh"
+#include "kernels/cuda/head_kernels.h"
 
 namespace edgellm::cuda {
 namespace {
@@ -15,6 +17,14 @@ struct AdjustedRow {
   const LogitBias* biases;
   const ChoiceRule& rule;
 
+  __device__ AdjustedRow(const ChooseArgs& args, const ChoiceRule& of, int row, int sequence)
+      : logits(args.logits + static_cast<size_t>(row) * static_cast<size_t>(args.vocab)),
+        marks(of.marks != 0
+                  ? args.marks + static_cast<size_t>(sequence) * static_cast<size_t>(args.vocab)
+                  : nullptr),
+        biases(args.biases + static_cast<ptrdiff_t>(sequence) * kMaxBiases),
+        rule(of) {}
+
   __device__ float operator()(int id) const {
     const float logit = logits[id];
     if (marks == nullptr) return logit;
@@ -22,16 +32,16 @@ struct AdjustedRow {
   }
 };
 
-// The id that the row's warps find; -1 in all lanes of the others.
-template <int kBlocks>
-__device__ int sample(ChoiceRow<kBlocks>& row, const AdjustedRow& logit_of, bool cached,
-                      float largest, int vocab, uint64_t random) {
-  const ChoiceRule& rule = logit_of.rule;
+// The id that the row's warps find among `count`; -1 in all lanes of the others. logit_of(id) is
+// adjusted.
+template <int kBlocks, class LogitOf>
+__device__ int sample(ChoiceRow<kBlocks>& row, const LogitOf& logit_of, const ChoiceRule& rule,
+                      bool cached, float largest, int count, uint64_t random) {
   const auto weight = [&](float logit) {
     return logit_weight(logit, largest, rule.inverse_temperature);
   };
   Border border;
-  if (rule.top_k > 0 && rule.top_k < vocab) {
+  if (rule.top_k > 0 && rule.top_k < count) {
     const auto k = static_cast<uint64_t>(rule.top_k);
     border = row.find_border(
         logit_of, cached, border, 0, [](float) { return uint64_t{1}; },
@@ -93,6 +103,23 @@ __device__ int sample(ChoiceRow<kBlocks>& row, const AdjustedRow& logit_of, bool
   return -1;
 }
 
+// The id that the rule chooses among `count`, in the thread that `writes` it; `row` has them all.
+template <int kBlocks, class LogitOf>
+__device__ __forceinline__ int choose_id(ChoiceRow<kBlocks>& row, const LogitOf& logit_of,
+                                         const ChoiceRule& rule, bool cached, int count,
+                                         int position, bool& writes) {
+  const uint64_t best = row.find_best(logit_of, cached);
+  if (rule.samples == 0 || best == 0) {
+    writes = RowBlocks<kBlocks>::rank() == 0 && threadIdx.x == 0;
+    return id_of_key(best);
+  }
+  const int id =
+      sample(row, logit_of, rule, cached, from_ordered_bits(static_cast<uint32_t>(best >> 32)),
+             count, random_bits(rule.seed, static_cast<uint64_t>(position)));
+  writes = id >= 0 && threadIdx.x % 32 == 0;
+  return id;
+}
+
 // Block i: part i % kBlocks of row i / kBlocks.
 template <int kBlocks>
 __global__ void __launch_bounds__(kChooseThreads) choose_kernel(ChooseArgs args, bool cached) {
@@ -104,28 +131,139 @@ __global__ void __launch_bounds__(kChooseThreads) choose_kernel(ChooseArgs args,
   wait_for_previous();
   const int pass_row = args.row_list[row];
   const int sequence = args.places.sequence[pass_row];
-  const size_t width = static_cast<size_t>(args.vocab);
   const ChoiceRule rule = args.rules[sequence];
-  const uint16_t* marks =
-      rule.marks != 0 ? args.marks + static_cast<size_t>(sequence) * width : nullptr;
-  const AdjustedRow logit_of{args.logits + static_cast<size_t>(row) * width, marks,
-                             args.biases + static_cast<ptrdiff_t>(sequence) * kMaxBiases, rule};
-
-  const uint64_t best = choice.find_best(logit_of, cached);
-  int id = -1;
+  const AdjustedRow logit_of(args, rule, row, sequence);
   bool writes = false;
-  if (rule.samples == 0 || best == 0) {
-    id = id_of_key(best);
-    writes = RowBlocks<kBlocks>::rank() == 0 && threadIdx.x == 0;
-  } else {
-    const int position = args.places.position[pass_row] + 1;
-    id = sample(choice, logit_of, cached, from_ordered_bits(static_cast<uint32_t>(best >> 32)),
-                args.vocab, random_bits(rule.seed, static_cast<uint64_t>(position)));
-    writes = id >= 0 && threadIdx.x % 32 == 0;
-  }
+  const int id = choose_id(choice, logit_of, rule, cached, args.vocab,
+                           args.places.position[pass_row] + 1, writes);
   if (writes) args.ids[row] = id;
   // No block leaves while another one looks into it.
   RowBlocks<kBlocks>::meet();
+}
+
+// What a scan over the block tells a thread: the sum of the threads below it, and of all.
+struct BlockScan {
+  uint64_t before;
+  uint64_t total;
+
+  __device__ BlockScan(uint64_t mine, uint64_t* warps) {
+    const uint64_t up_to = scan_warp(mine);
+    __syncthreads();  // `warps` is free
+    if (threadIdx.x % 32 == 31) warps[threadIdx.x / 32] = up_to;
+    __syncthreads();
+    const WarpSums sums = look_at(warps);
+    before = sums.before + up_to - mine;
+    total = sums.total;
+  }
+};
+
+// The ids with set bits, in ascending order, the first kMostListed of them into `ids`. Returns how
+// many there are.
+__device__ int list_ids(const uint32_t* bits, int words, int32_t* ids, uint64_t* warps) {
+  const int each = divide_up(words, kChooseThreads);
+  const int begin = min(static_cast<int>(threadIdx.x) * each, words);
+  const int end = min(begin + each, words);
+  uint64_t mine = 0;
+  for (int w = begin; w < end; ++w) mine += static_cast<uint64_t>(__popc(bits[w]));
+  const BlockScan scan(mine, warps);
+  int at = static_cast<int>(scan.before);
+  for (int w = begin; w < end; ++w) {
+    for (uint32_t left = bits[w]; left != 0; left &= left - 1) {
+      if (at < kMostListed) ids[at] = 32 * w + __ffs(static_cast<int>(left)) - 1;
+      ++at;
+    }
+  }
+  __syncthreads();
+  return static_cast<int>(scan.total);
+}
+
+// The choice among `count` ids, at most one a thread: `ids` in ascending order with their adjusted
+// `logits`. `memory`: [kChooseThreads] keys. Returns the id in the thread that `writes` it.
+__device__ int choose_sorted(const ChoiceRule& rule, const int32_t* ids, const float* logits,
+                             int count, int position, uint64_t* memory, uint64_t* warps,
+                             bool& writes) {
+  const int t = static_cast<int>(threadIdx.x);
+  const float own = t < count ? logits[t] : -INFINITY;
+  // Its place in the order of the filters, and the thread whose id it is.
+  const uint64_t key = sort_block(own != -INFINITY ? logit_key(own, t) : 0, memory);
+  __syncthreads();
+  if (t == 0) memory[0] = key;
+  __syncthreads();
+  const uint64_t best = memory[0];
+  if (rule.samples == 0 || best == 0) {
+    writes = t == 0;
+    return best == 0 ? -1 : ids[id_of_key(best)];
+  }
+  const auto logit_of = [](uint64_t of) {
+    return from_ordered_bits(static_cast<uint32_t>(of >> 32));
+  };
+  uint64_t weight = 0;
+  if (key != 0 && (rule.top_k <= 0 || t < rule.top_k)) {
+    weight = logit_weight(logit_of(key), logit_of(best), rule.inverse_temperature);
+  }
+  if (rule.top_p > 0) {
+    const BlockScan all(weight, warps);
+    if (all.before >= top_p_sum(all.total, rule.top_p)) weight = 0;
+  }
+  if (weight < rule.min_weight) weight = 0;
+  // Back into the order of ids.
+  __syncthreads();
+  memory[t] = 0;
+  __syncthreads();
+  if (key != 0) memory[id_of_key(key)] = weight;
+  __syncthreads();
+  weight = memory[t];
+  const BlockScan kept(weight, warps);
+  const uint64_t drawn =
+      share_of(kept.total, random_bits(rule.seed, static_cast<uint64_t>(position)));
+  writes = drawn >= kept.before && drawn - kept.before < weight;
+  return writes ? ids[t] : -1;
+}
+
+// Block i: row i. Only listed ids are chosen, and only their logits are read. The row's memory:
+// [kBorderBytes], then the ids and their adjusted logits.
+__global__ void __launch_bounds__(kChooseThreads)
+    choose_listed_kernel(ChooseArgs args, const uint32_t* listed) {
+  extern __shared__ uint4 memory[];
+  __shared__ RowNotes notes;
+  auto* const ids = reinterpret_cast<int32_t*>(reinterpret_cast<char*>(memory) + kBorderBytes);
+  auto* const logits = reinterpret_cast<float*>(ids + kMostListed);
+  const int row = static_cast<int>(blockIdx.x);
+  const int words = listed_words(args.vocab);
+  const uint32_t* bits = listed + static_cast<size_t>(row) * static_cast<size_t>(words);
+  let_next_start();
+  // Places and rules are inputs of the step, written before its first kernel starts.
+  const int pass_row = args.row_list[row];
+  const int sequence = args.places.sequence[pass_row];
+  const int position = args.places.position[pass_row] + 1;
+  const ChoiceRule rule = args.rules[sequence];
+  wait_for_previous();
+  const AdjustedRow adjusted(args, rule, row, sequence);
+  const int count = list_ids(bits, words, ids, notes.warps);
+  bool writes = false;
+  int id = -1;
+  if (count <= kMostListed) {
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kChooseThreads) {
+      logits[i] = adjusted(ids[i]);
+    }
+    __syncthreads();
+    if (count <= kChooseThreads) {
+      id = choose_sorted(rule, ids, logits, count, position, reinterpret_cast<uint64_t*>(memory),
+                         notes.warps, writes);
+    } else {
+      ChoiceRow<1> choice(count, memory, notes);
+      const auto logit_of = [logits](int i) { return logits[i]; };
+      id = choose_id(choice, logit_of, rule, /*cached=*/false, count, position, writes);
+      if (id >= 0) id = ids[id];
+    }
+  } else {
+    ChoiceRow<1> choice(args.vocab, memory, notes);
+    const auto logit_of = [&](int i) {
+      return (bits[i / 32] >> i % 32 & 1) != 0 ? adjusted(i) : -INFINITY;
+    };
+    id = choose_id(choice, logit_of, rule, /*cached=*/false, args.vocab, position, writes);
+  }
+  if (writes) args.ids[row] = id;
 }
 
 // Block i: row i.
@@ -210,6 +348,10 @@ void choose(const ChooseArgs& args, cudaStream_t stream) {
     default:
       return launch_choose<8>(plan, args, stream);
   }
+}
+
+void choose_listed(const ChooseArgs& args, const uint32_t* listed, cudaStream_t stream) {
+  launch(choose_listed_kernel, pick_choose_listed(args.rows).launch, stream, args, listed);
 }
 
 void count_choices(const CountArgs& args, cudaStream_t stream) {

@@ -65,6 +65,10 @@ struct Workspace {
   HiddenBound* hidden = nullptr;  // [rows]
   uint32_t* lower = nullptr;      // [rows], zero between launches
   int32_t* rescored = nullptr;    // [rows], zero between launches
+  float* group_lower = nullptr;   // [rows, max_bound_groups()] lower bounds (plan/head.h)
+  float* least = nullptr;         // [rows] what the logits that a choice keeps reach
+  // [rows, listed_words(vocab)] a bit for each id: its logit is computed, and it may be chosen.
+  uint32_t* listed = nullptr;
   // Of rows in groups (Activations::kInt16Group): codes has 2 quantised_row_bytes() for each row.
   float* group_unit = nullptr;   // [groups of the widest input, group_stride(max_rows)]
   int32_t* group_sum = nullptr;  // the same
@@ -137,6 +141,8 @@ void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stre
 void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream);
 void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream);
 void certified_head(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream);
+void certified_choose(const CertifiedChooseArgs& args, const Workspace& workspace,
+                      cudaStream_t stream);
 void choose(const ChooseArgs& args, cudaStream_t stream);
 void count_choices(const CountArgs& args, cudaStream_t stream);
 void logprobs(const LogprobArgs& args, cudaStream_t stream);

@@ -23,10 +23,23 @@ void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream)
 void certified_head(const CertifiedHeadArgs& args, const Workspace& workspace,
                     cudaStream_t stream) {
   const CertifiedPlan plan = pick_certified(size_of(args.head), current_device());
-  launch_steps(plan, args, workspace, stream);
+  launch_steps(plan, args.head, workspace, stream);
   std::visit([&](const auto& bounds) { launch_bounds(bounds, args, workspace, stream); },
              plan.bounds);
   launch_rescore(plan, args, workspace, stream);
+}
+
+void certified_choose(const CertifiedChooseArgs& args, const Workspace& workspace,
+                      cudaStream_t stream) {
+  const CertifiedPlan plan = pick_certified(size_of(args.head), current_device());
+  launch_steps(plan, args.head, workspace, stream);
+  std::visit([&](const auto& bounds) { launch_bounds(bounds, args, workspace, stream); },
+             plan.bounds);
+  launch_least(plan, args, workspace, stream);
+  launch_candidates(plan, args, workspace, stream);
+  ChooseArgs choice = args.choose;
+  choice.logits = args.head.logits;
+  choose_listed(choice, workspace.listed, stream);
 }
 
 }  // namespace edgellm::cuda

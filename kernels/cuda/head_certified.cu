@@ -1,4 +1,5 @@
-// build_certified_head and certified_head: the exact arg-max of the head from its int8 codes.
+// build_certified_head and certified_head: the exact arg-max of the head from its int8 codes. The
+// first two kernels also serve certified_choose (head_candidates.cu).
 #include <iterator>
 #include <utility>
 
@@ -273,18 +274,19 @@ struct BoundsItem {
 
 // The bounds of an item. `steps`: [kTokens, 2, chunks] 16-byte words of shared memory, the first 8
 // steps of every chunk and the last 8.
-template <int kGroup, int kTokens>
-__device__ __forceinline__ void bound_part(const CertifiedHeadArgs& args,
-                                           const Workspace& workspace, const BoundsItem& item,
-                                           int4* steps) {
+template <int kGroup, int kTokens, class Use>
+__device__ __forceinline__ void bound_part(const HeadArgs& head, const CertifiedHead& certified,
+                                           const Use& use, const Workspace& workspace,
+                                           const BoundsItem& item, int4* steps) {
   using Bounds = BoundsTile<kGroup, kTokens>;
   __shared__ HiddenBound hidden[kTokens];
   __shared__ uint32_t block_lower[kTokens];
+  __shared__ const uint16_t* marks[kTokens];
   const int t = static_cast<int>(threadIdx.x);
   const int lane = t % 32;
   const int first_token = item.first_token;
-  const int vocab = args.certified.rows;
-  const int chunks = static_cast<int>(args.certified.pitch() / 16);
+  const int vocab = certified.rows;
+  const int chunks = static_cast<int>(certified.pitch() / 16);
   const int tiles = (vocab + Bounds::kRows - 1) / Bounds::kRows;
   const int stride = item.parts * kWarps;
   constexpr int kSpan = kGroup * kBoundLoads;  // chunks of one load()
@@ -295,14 +297,14 @@ __device__ __forceinline__ void bound_part(const CertifiedHeadArgs& args,
   const int token = first_token + value % kTokens;
   const auto row_of = [&](int tile) { return Bounds::first_row(tile, lane) + value / kTokens; };
   const auto bound_of = [&](int tile) {
-    return __ldg(reinterpret_cast<const float4*>(args.certified.row_bounds) +
+    return __ldg(reinterpret_cast<const float4*>(certified.row_bounds) +
                  min(row_of(tile), vocab - 1));
   };
   int tile = item.part * kWarps + t / 32;
   Bounds codes;
   float4 bound{};
   if (tile < tiles) {
-    codes.load(args.certified, tile, 0, lane);
+    codes.load(certified, tile, 0, lane);
     bound = bound_of(tile);
   }
   wait_for_previous();
@@ -311,7 +313,7 @@ __device__ __forceinline__ void bound_part(const CertifiedHeadArgs& args,
     const int of = i / (2 * chunks);
     const int word = i % (2 * chunks);
     int4 eight{0, 0, 0, 0};
-    if (first_token + of < args.head.rows) {
+    if (first_token + of < head.rows) {
       eight = reinterpret_cast<const int4*>(
           workspace.steps)[static_cast<size_t>(first_token + of) * 2 * static_cast<size_t>(chunks) +
                            static_cast<size_t>(word)];
@@ -319,10 +321,20 @@ __device__ __forceinline__ void bound_part(const CertifiedHeadArgs& args,
     steps[2 * of * chunks + word % 2 * chunks + word / 2] = eight;
   }
   if (t < kTokens) {
-    hidden[t] = workspace.hidden[min(first_token + t, args.head.rows - 1)];
+    const int of = min(first_token + t, head.rows - 1);
+    hidden[t] = workspace.hidden[of];
     block_lower[t] = 0;
+    if constexpr (Use::kByRules) marks[t] = use.marks_of(of);
   }
   __syncthreads();
+  const auto is_apart = [&](int id) {
+    if constexpr (Use::kByRules) {
+      const uint16_t* of = marks[value % kTokens];
+      return of != nullptr && of[id] != 0;
+    } else {
+      return is_banned(head, id);
+    }
+  };
 
   float best_lower = -INFINITY;
   while (tile < tiles) {
@@ -332,9 +344,9 @@ __device__ __forceinline__ void bound_part(const CertifiedHeadArgs& args,
       codes.add(steps, chunks, first, lane, sums);
       // The next part, of this tile or the next one, loads during the rest of the work.
       if (first + kSpan < chunks) {
-        codes.load(args.certified, tile, first + kSpan, lane);
+        codes.load(certified, tile, first + kSpan, lane);
       } else if (next < tiles) {
-        codes.load(args.certified, next, 0, lane);
+        codes.load(certified, next, 0, lane);
       }
     }
     const CertifiedRow row_bound{bound.x, bound.y, bound.z, bound.w};
@@ -342,13 +354,24 @@ __device__ __forceinline__ void bound_part(const CertifiedHeadArgs& args,
     const LogitBounds bounds = logit_bounds(static_cast<float>(Bounds::reduce(sums, lane)),
                                             row_bound, hidden[value % kTokens]);
     const int row = row_of(tile);
-    if (Bounds::writes(lane) && row < vocab && token < args.head.rows) {
-      args.head.logits[static_cast<size_t>(token) * static_cast<size_t>(vocab) +
-                       static_cast<size_t>(row)] = bounds.upper;
+    if (Bounds::writes(lane) && row < vocab && token < head.rows) {
+      head.logits[static_cast<size_t>(token) * static_cast<size_t>(vocab) +
+                  static_cast<size_t>(row)] = bounds.upper;
       // False where there is no bound (NaN).
-      if (bounds.lower > best_lower && !is_banned(args.head, row)) best_lower = bounds.lower;
+      if (bounds.lower > best_lower && !is_apart(row)) best_lower = bounds.lower;
     }
     tile = next;
+  }
+  if constexpr (Use::kByRules) {
+    const int group = item.part * kWarps + t / 32;
+#pragma unroll
+    for (int of = 0; of < kTokens; ++of) {
+      const float most = max_warp(value % kTokens == of ? best_lower : -INFINITY);
+      if (lane == 0 && first_token + of < head.rows) {
+        *use.lower_of(workspace, first_token + of, group) = most;
+      }
+    }
+    return;
   }
   if (best_lower > -INFINITY) atomicMax(&block_lower[value % kTokens], ordered_bits(best_lower));
   __syncthreads();
@@ -358,13 +381,13 @@ __device__ __forceinline__ void bound_part(const CertifiedHeadArgs& args,
 }
 
 // Block (i, j): part i of the head's rows, tokens j * kTokens and up.
-template <int kGroup, int kTokens>
+template <int kGroup, int kTokens, class Use>
 __global__ void __launch_bounds__(kThreads, bounds_blocks_per_sm(kTokens))
-    bounds_kernel(CertifiedHeadArgs args, Workspace workspace) {
+    bounds_kernel(HeadArgs head, CertifiedHead certified, Use use, Workspace workspace) {
   extern __shared__ int4 steps[];
   const BoundsItem item{static_cast<int>(blockIdx.y) * kTokens, static_cast<int>(blockIdx.x),
                         static_cast<int>(gridDim.x)};
-  bound_part<kGroup, kTokens>(args, workspace, item, steps);
+  bound_part<kGroup, kTokens>(head, certified, use, workspace, item, steps);
 }
 
 // ---- 3: rescoring --------------------------------------------------------------------------
@@ -484,15 +507,28 @@ __global__ void __launch_bounds__(kThreads)
   rescore_part<kType, kScans>(args, workspace, item);
 }
 
-template <int kTokens, size_t... I>
-void launch_groups(const BoundsPlan& plan, const CertifiedHeadArgs& args,
-                   const Workspace& workspace, cudaStream_t stream, std::index_sequence<I...>) {
+template <int kTokens, class Use, size_t... I>
+void launch_groups(const BoundsPlan& plan, const HeadArgs& head, const CertifiedHead& certified,
+                   const Use& use, const Workspace& workspace, cudaStream_t stream,
+                   std::index_sequence<I...>) {
   const auto launch_if = [&](bool is_instance, auto kernel) {
-    if (is_instance) launch(kernel, plan.launch, stream, args, workspace);
+    if (is_instance) launch(kernel, plan.launch, stream, head, certified, use, workspace);
     return is_instance;
   };
   require_instance(
-      (launch_if(plan.group == kBoundGroups[I], bounds_kernel<kBoundGroups[I], kTokens>) || ...));
+      (launch_if(plan.group == kBoundGroups[I], bounds_kernel<kBoundGroups[I], kTokens, Use>) ||
+       ...));
+}
+
+template <class Use>
+void launch_tokens(const BoundsPlan& plan, const HeadArgs& head, const CertifiedHead& certified,
+                   const Use& use, const Workspace& workspace, cudaStream_t stream) {
+  const auto groups = std::make_index_sequence<std::size(kBoundGroups)>();
+  if (plan.tokens == 1) {
+    launch_groups<1>(plan, head, certified, use, workspace, stream, groups);
+  } else {
+    launch_groups<kBoundTokens>(plan, head, certified, use, workspace, stream, groups);
+  }
 }
 
 template <int kScans>
@@ -517,20 +553,21 @@ void build_certified_head(const DenseMatrix& w, int8_t* codes, CertifiedRow* row
          stream, w, codes, row_bounds);
 }
 
-void launch_steps(const CertifiedPlan& plan, const CertifiedHeadArgs& args,
-                  const Workspace& workspace, cudaStream_t stream) {
-  launch(plan.has_digits() ? steps_kernel<true> : steps_kernel<false>, plan.steps, stream,
-         args.head, workspace);
+void launch_steps(const CertifiedPlan& plan, const HeadArgs& args, const Workspace& workspace,
+                  cudaStream_t stream) {
+  launch(plan.has_digits() ? steps_kernel<true> : steps_kernel<false>, plan.steps, stream, args,
+         workspace);
 }
 
 void launch_bounds(const BoundsPlan& plan, const CertifiedHeadArgs& args,
                    const Workspace& workspace, cudaStream_t stream) {
-  const auto groups = std::make_index_sequence<std::size(kBoundGroups)>();
-  if (plan.tokens == 1) {
-    launch_groups<1>(plan, args, workspace, stream, groups);
-  } else {
-    launch_groups<kBoundTokens>(plan, args, workspace, stream, groups);
-  }
+  launch_tokens(plan, args.head, args.certified, ForArgMax{}, workspace, stream);
+}
+
+void launch_bounds(const BoundsPlan& plan, const CertifiedChooseArgs& args,
+                   const Workspace& workspace, cudaStream_t stream) {
+  launch_tokens(plan, args.head, args.certified, ForChoices{args.choose, plan.groups()}, workspace,
+                stream);
 }
 
 void launch_rescore(const CertifiedPlan& plan, const CertifiedHeadArgs& args,

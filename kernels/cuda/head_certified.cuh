@@ -1,8 +1,10 @@
-// What certified_head (head_certified.cu) shares with its bounds on the tensor cores
+// What the bounds of the certified head (head_certified.cu) share with those on the tensor cores
 // (head_certified_rows.cu).
 #pragma once
 
+#include "kernels/choice.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device/reduce.cuh"
 
 namespace edgellm::cuda {
 
@@ -12,6 +14,28 @@ __device__ inline bool is_banned(const HeadArgs& args, int id) {
   }
   return false;
 }
+
+// What the bounds are for: the arg-max of each row of states, or choices by rules. A kernel's `Use`
+// says which ids stand apart, as their lower bounds must not speak against others, and where the
+// largest lower bounds of the other ids go.
+struct ForArgMax {
+  static constexpr bool kByRules = false;
+};
+struct ForChoices {
+  static constexpr bool kByRules = true;
+  ChooseArgs choose;
+  int groups;
+
+  // The marks of the row's sequence; null where it has none.
+  __device__ const uint16_t* marks_of(int row) const {
+    const int sequence = choose.places.sequence[choose.row_list[row]];
+    if (choose.rules[sequence].marks == 0) return nullptr;
+    return choose.marks + static_cast<size_t>(sequence) * static_cast<size_t>(choose.vocab);
+  }
+  __device__ float* lower_of(const Workspace& workspace, int row, int group) const {
+    return workspace.group_lower + static_cast<size_t>(row) * static_cast<size_t>(groups) + group;
+  }
+};
 
 // The tensor cores take a step as two digits: step = 256 * high_digit + low_digit. A row of
 // `Workspace::steps` is then the high digits, int8 [pitch], followed by the low ones, uint8

@@ -38,6 +38,7 @@ struct HeadTiling {
   static constexpr int kBlocks = kCut.blocks_per_sm;
 
   static constexpr int kThreads = kCut.threads();
+  static constexpr int kWarpRows = kCut.warp_rows();
   static constexpr int kRows = kCut.rows();
   static constexpr int kTokens = kCut.tokens();
   static constexpr int kHighDigits = kCut.high_digits();
@@ -150,32 +151,48 @@ struct DigitSums {
   }
 };
 
-// Bounds of a warp's tile: writes the upper ones, and merges the largest lower one of each token,
-// banned ids left out, into block_lower. first_row, first_token: the warp's; `hidden` and
-// block_lower start at its first token.
+// What a block knows of its tokens.
 template <class T>
-__device__ void bound_tile(const CertifiedHeadArgs& args, const DigitSums<T>& tile,
-                           const HiddenBound* hidden, int first_row, int first_token,
-                           uint32_t* block_lower) {
+struct BlockTokens {
+  HiddenBound hidden[T::kTokens];
+  uint32_t lower[T::kTokens];         // the largest lower bounds, for an arg-max
+  const uint16_t* marks[T::kTokens];  // for choices; null where a sequence has none
+};
+
+// Bounds of a warp's tile: writes the upper ones, and the largest lower one of each token, but for
+// ids that stand apart: an arg-max has those of the block in `tokens`. first_row: the warp's;
+// warp_token: its first one of the block's, which begin with first_token.
+template <class T, class Use>
+__device__ void bound_tile(const HeadArgs& head, const CertifiedHead& certified, const Use& use,
+                           const Workspace& workspace, const DigitSums<T>& tile, int first_row,
+                           int first_token, int warp_token, BlockTokens<T>& tokens) {
   constexpr int kLaneRows = 2 * T::kRowTiles;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int vocab = args.certified.rows;
+  const int vocab = certified.rows;
   CertifiedRow rows[kLaneRows];
   bool banned[kLaneRows];
 #pragma unroll
   for (int r = 0; r < kLaneRows; ++r) {
     const int row = first_row + r * 8 + lane / 4;
     const float4 b =
-        __ldg(reinterpret_cast<const float4*>(args.certified.row_bounds) + min(row, vocab - 1));
+        __ldg(reinterpret_cast<const float4*>(certified.row_bounds) + min(row, vocab - 1));
     rows[r] = {b.x, b.y, b.z, b.w};
-    banned[r] = is_banned(args.head, row);
+    if constexpr (!Use::kByRules) banned[r] = is_banned(head, row);
   }
 #pragma unroll
   for (int i = 0; i < 2 * T::kTokenTiles; ++i) {
-    const int token = i / 2 * 8 + lane % 4 * 2 + i % 2;
-    const bool exists = first_token + token < args.head.rows;
-    const HiddenBound h = hidden[token];
-    float* upper = args.head.logits +
+    const int token = warp_token + i / 2 * 8 + lane % 4 * 2 + i % 2;
+    const bool exists = first_token + token < head.rows;
+    const HiddenBound h = tokens.hidden[token];
+    const uint16_t* marks = Use::kByRules ? tokens.marks[token] : nullptr;
+    const auto is_apart = [&](int r) {
+      if constexpr (Use::kByRules) {
+        return marks != nullptr && marks[first_row + r * 8 + lane / 4] != 0;
+      } else {
+        return banned[r];
+      }
+    };
+    float* upper = head.logits +
                    static_cast<size_t>(first_token + token) * static_cast<size_t>(vocab) +
                    static_cast<size_t>(first_row + lane / 4);
     float best_lower = -INFINITY;
@@ -188,29 +205,31 @@ __device__ void bound_tile(const CertifiedHeadArgs& args, const DigitSums<T>& ti
       if (!exists || first_row + r * 8 + lane / 4 >= vocab) continue;
       upper[r * 8] = bounds.upper;
       // False where there is no bound (NaN).
-      if (bounds.lower > best_lower && !banned[r]) best_lower = bounds.lower;
+      if (bounds.lower > best_lower && !is_apart(r)) best_lower = bounds.lower;
     }
     // Over the lanes that share the token.
     for (int width = 16; width >= 4; width /= 2) {
       best_lower = fmaxf(best_lower, __shfl_xor_sync(kAllLanes, best_lower, width));
     }
-    if (lane < 4 && best_lower > -INFINITY) {
-      atomicMax(block_lower + token, ordered_bits(best_lower));
+    if constexpr (Use::kByRules) {
+      if (lane < 4 && exists && first_row < vocab) {
+        *use.lower_of(workspace, first_token + token, first_row / T::kWarpRows) = best_lower;
+      }
+    } else if (lane < 4 && best_lower > -INFINITY) {
+      atomicMax(tokens.lower + token, ordered_bits(best_lower));
     }
   }
 }
 
 // The tile of head rows and tokens from the named ones on; `stages` holds T::kCut.shared_bytes().
-template <class T>
-__device__ __forceinline__ void bound_rows(const CertifiedHeadArgs& args,
-                                           const Workspace& workspace, int first_row,
-                                           int first_token, int8_t* stages) {
-  __shared__ HiddenBound hidden[T::kTokens];
-  __shared__ uint32_t block_lower[T::kTokens];
+template <class T, class Use>
+__device__ __forceinline__ void bound_rows(const HeadArgs& head, const CertifiedHead& certified,
+                                           const Use& use, const Workspace& workspace,
+                                           int first_row, int first_token, int8_t* stages) {
+  __shared__ BlockTokens<T> tokens;
 
   // Codes may come before the previous kernel has ended.
-  const HeadCopies<T> copies(args.certified, workspace.steps, first_row, first_token,
-                             args.head.rows);
+  const HeadCopies<T> copies(certified, workspace.steps, first_row, first_token, head.rows);
 #pragma unroll
   for (int s = 0; s < T::kStages - 1; ++s) {
     copies.fetch_codes(stages + s * T::kStageBytes, s * kColumns);
@@ -222,8 +241,13 @@ __device__ __forceinline__ void bound_rows(const CertifiedHeadArgs& args,
     end_of_copies();
   }
   for (int i = static_cast<int>(threadIdx.x); i < T::kTokens; i += T::kThreads) {
-    hidden[i] = workspace.hidden[min(first_token + i, args.head.rows - 1)];
-    block_lower[i] = 0;
+    const int token = min(first_token + i, head.rows - 1);
+    tokens.hidden[i] = workspace.hidden[token];
+    if constexpr (Use::kByRules) {
+      tokens.marks[i] = use.marks_of(token);
+    } else {
+      tokens.lower[i] = 0;
+    }
   }
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -234,8 +258,8 @@ __device__ __forceinline__ void bound_rows(const CertifiedHeadArgs& args,
   int free_stage = T::kStages - 1;
   for (int column = 0; column < copies.columns; column += kColumns) {
     wait_for_copies_but<T::kStages - 2>();
-    // This stage has arrived for every thread, the first time with `hidden` and block_lower. Every
-    // warp is done with the stage before it, which is filled next.
+    // This stage has arrived for every thread, the first time with `tokens`. Every warp is done
+    // with the stage before it, which is filled next.
     __syncthreads();
     int8_t* next = stages + free_stage * T::kStageBytes;
     copies.fetch_codes(next, column + (T::kStages - 1) * kColumns);
@@ -249,44 +273,58 @@ __device__ __forceinline__ void bound_rows(const CertifiedHeadArgs& args,
     stage = stage + 1 == T::kStages ? 0 : stage + 1;
   }
 
-  bound_tile(args, tile, hidden + warp_token, first_row + warp_row, first_token + warp_token,
-             block_lower + warp_token);
+  bound_tile(head, certified, use, workspace, tile, first_row + warp_row, first_token, warp_token,
+             tokens);
+  if constexpr (Use::kByRules) return;
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < T::kTokens; i += T::kThreads) {
     // 0 for a token that does not exist: nothing was merged.
-    if (block_lower[i] != 0) atomicMax(workspace.lower + first_token + i, block_lower[i]);
+    if (tokens.lower[i] != 0) atomicMax(workspace.lower + first_token + i, tokens.lower[i]);
   }
 }
 
 // Block i: tile i % token_tiles of the tokens, tile i / token_tiles of the head's rows. Blocks of
 // the same head rows run side by side: one of them brings the codes into the L2 cache.
-template <class T>
+template <class T, class Use>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
-    row_bounds_kernel(CertifiedHeadArgs args, Workspace workspace, int token_tiles) {
+    row_bounds_kernel(HeadArgs head, CertifiedHead certified, Use use, Workspace workspace,
+                      int token_tiles) {
   extern __shared__ uint4 stages[];
   const int block = static_cast<int>(blockIdx.x);
   const int first_row = block / token_tiles * T::kRows;
   const int first_token = block % token_tiles * T::kTokens;
   let_next_start();
-  bound_rows<T>(args, workspace, first_row, first_token, reinterpret_cast<int8_t*>(stages));
+  bound_rows<T>(head, certified, use, workspace, first_row, first_token,
+                reinterpret_cast<int8_t*>(stages));
 }
 
-template <size_t... I>
-void launch_tiles(const DigitBoundsPlan& plan, const CertifiedHeadArgs& args,
-                  const Workspace& workspace, cudaStream_t stream, std::index_sequence<I...>) {
+template <class Use, size_t... I>
+void launch_tiles(const DigitBoundsPlan& plan, const HeadArgs& head, const CertifiedHead& certified,
+                  const Use& use, const Workspace& workspace, cudaStream_t stream,
+                  std::index_sequence<I...>) {
   const auto launch_if = [&](bool is_instance, auto kernel) {
-    if (is_instance) launch(kernel, plan.launch, stream, args, workspace, plan.token_tiles);
+    if (is_instance) {
+      launch(kernel, plan.launch, stream, head, certified, use, workspace, plan.token_tiles);
+    }
     return is_instance;
   };
   require_instance(
-      (launch_if(plan.tile == static_cast<DigitTile>(I), row_bounds_kernel<HeadTiling<I>>) || ...));
+      (launch_if(plan.tile == static_cast<DigitTile>(I), row_bounds_kernel<HeadTiling<I>, Use>) ||
+       ...));
 }
 
 }  // namespace
 
 void launch_bounds(const DigitBoundsPlan& plan, const CertifiedHeadArgs& args,
                    const Workspace& workspace, cudaStream_t stream) {
-  launch_tiles(plan, args, workspace, stream, std::make_index_sequence<kNumDigitTiles>());
+  launch_tiles(plan, args.head, args.certified, ForArgMax{}, workspace, stream,
+               std::make_index_sequence<kNumDigitTiles>());
+}
+
+void launch_bounds(const DigitBoundsPlan& plan, const CertifiedChooseArgs& args,
+                   const Workspace& workspace, cudaStream_t stream) {
+  launch_tiles(plan, args.head, args.certified, ForChoices{args.choose, plan.groups}, workspace,
+               stream, std::make_index_sequence<kNumDigitTiles>());
 }
 
 }  // namespace edgellm::cuda

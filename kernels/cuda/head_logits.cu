@@ -6,6 +6,7 @@
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/norm_row.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/warp_logit.cuh"
 #include "kernels/cuda/device/widen.cuh"
 #include "kernels/cuda/head_kernels.h"
 
@@ -102,23 +103,6 @@ struct LogitTile {
     return values[0] + 0.0f;
   }
 };
-
-// Any row, by one warp; every lane returns its logit. Lane l holds partial sums l, l + 32, ...
-template <DenseType kType>
-__device__ float any_logit(const DenseMatrix& w, int v, const float* y, int lane) {
-  const size_t base = static_cast<size_t>(v) * static_cast<size_t>(w.cols);
-  float p[8] = {};
-  for (int begin = 0; begin < w.cols; begin += kPartials) {
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const int c = begin + 32 * k + lane;
-      if (c < w.cols) {
-        p[k] = fmaf(widen(w.data, kType, base + static_cast<size_t>(c)), y[c], p[k]);
-      }
-    }
-  }
-  return fold_warp(((p[0] + p[4]) + (p[2] + p[6])) + ((p[1] + p[5]) + (p[3] + p[7]))) + 0.0f;
-}
 
 // Writes a logit; returns its key, or 0 where the arg-max may not choose it.
 __device__ inline uint64_t finish_logit(const HeadArgs& args, int row, int v, float logit) {

@@ -116,30 +116,41 @@ Choice mixed_choice(int sequence, std::span<const int32_t> banned) {
   return choice;
 }
 
+// The ids of all steps of a sequence for each of `choices`, fed with its own.
+std::vector<int32_t> chosen_ids(Backend& backend, std::span<const Choice> choices, int steps) {
+  std::vector<int32_t> slots(choices.size());
+  std::iota(slots.begin(), slots.end(), 0);
+  for (const int32_t slot : slots) {
+    backend.set_choice(slot, choices[static_cast<size_t>(slot)]);
+  }
+  std::vector<int32_t> ids =
+      prompt_of(static_cast<int>(choices.size()), backend.model().config().vocab);
+  std::vector<int32_t> all;
+  for (int step = 0; step < steps; ++step) {
+    const std::vector<int32_t> positions(choices.size(), step);
+    std::vector<int32_t> chosen(choices.size(), -1);
+    Outputs outputs;
+    outputs.rows = slots;
+    outputs.ids = chosen;
+    backend.forward({ids, slots, positions}, outputs);
+    ids = chosen;
+    all.insert(all.end(), ids.begin(), ids.end());
+  }
+  return all;
+}
+
+constexpr int32_t kBanned[] = {13, 260, 4094};
+
 TEST_CASE("sampled sequences get the same ids from the certified head, for any rules together") {
   const ModelFile model = demo_model();
   constexpr int kSequences = 7;
   constexpr int kSteps = 60;
-  const std::vector<int32_t> banned = {13, 260, 4094};
-  std::vector<int32_t> slots(kSequences);
-  std::iota(slots.begin(), slots.end(), 0);
+  std::vector<Choice> choices;
+  for (int i = 0; i < kSequences; ++i) choices.push_back(mixed_choice(i, kBanned));
   std::vector<std::vector<int32_t>> answers;
   for (const bool full_head : {true, false}) {
     const auto backend = make_cpu_backend(model, options_of(kSequences, 128, full_head));
-    for (const int32_t slot : slots) backend->set_choice(slot, mixed_choice(slot, banned));
-    std::vector<int32_t> ids = prompt_of(kSequences, model.config().vocab);
-    std::vector<int32_t> all;
-    for (int step = 0; step < kSteps; ++step) {
-      const std::vector<int32_t> positions(kSequences, step);
-      std::vector<int32_t> chosen(kSequences, -1);
-      Outputs outputs;
-      outputs.rows = slots;
-      outputs.ids = chosen;
-      backend->forward({ids, slots, positions}, outputs);
-      ids = chosen;
-      all.insert(all.end(), ids.begin(), ids.end());
-    }
-    answers.push_back(std::move(all));
+    answers.push_back(chosen_ids(*backend, choices, kSteps));
     const HeadStats stats = backend->head_stats();
     // Six of seven rows of a step, once it is built.
     REQUIRE(stats.steps == (full_head ? 0 : 6 * (kSteps - 2)));
@@ -210,6 +221,29 @@ TEST_CASE("the GPU decodes 20,000 of the same ids with the certified head", "[gp
     const auto full = make_cuda_backend(model, options_of(sequences, 2048, true));
     const auto certified = make_cuda_backend(model, options_of(sequences, 2048, false));
     require_same_ids(*full, *certified, sequences, steps);
+  }
+}
+
+TEST_CASE("sampled sequences get the CPU's ids from the GPU's certified head", "[gpu]") {
+  if (no_gpu()) return;
+  const ModelFile model = demo_model();
+  constexpr int kSteps = 100;
+  for (const int sequences : {1, 3, 7, 40}) {
+    for (const bool all_keep_few : {true, false}) {
+      INFO(sequences << " sequences, all keep few: " << all_keep_few);
+      std::vector<Choice> choices;
+      for (int i = 0; i < sequences; ++i) {
+        choices.push_back(mixed_choice(i, kBanned));
+        if (all_keep_few && i % 6 == 2) choices.back().sampling.top_k = 50;
+      }
+      if (!all_keep_few) choices[0].sampling.top_k = 0;
+      const auto cpu = make_cpu_backend(model, options_of(sequences, 128, true));
+      const auto gpu = make_cuda_backend(model, options_of(sequences, 128, false));
+      REQUIRE(chosen_ids(*gpu, choices, kSteps) == chosen_ids(*cpu, choices, kSteps));
+      const HeadStats stats = gpu->head_stats();
+      REQUIRE(stats.steps == (all_keep_few ? sequences * kSteps : 0));
+      REQUIRE(stats.rescored <= 300 * stats.steps);
+    }
   }
 }
 

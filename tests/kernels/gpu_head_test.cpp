@@ -2,9 +2,15 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
+#include <tuple>
 
+#include "kernels/choice.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/plan/choose.h"
+#include "kernels/cuda/plan/head.h"
 #include "kernels/ref/ref.h"
+#include "tests/kernels/choose_data.h"
 #include "tests/kernels/head_data.h"
 #include "tests/kernels/on_device.h"
 
@@ -27,6 +33,8 @@ struct CertifiedOnDevice {
   OnDevice<uint32_t> lower;
   OnDevice<int32_t> rescored_so_far, head_done;
   OnDevice<unsigned long long> best;
+  OnDevice<float> group_lower, least;
+  OnDevice<uint32_t> listed;
   DenseMatrix w;
   CertifiedHead certified;
   cuda::Workspace workspace;
@@ -47,6 +55,9 @@ struct CertifiedOnDevice {
         rescored_so_far(std::vector<int32_t>(rows, 0)),
         head_done(std::vector<int32_t>(1, 0)),
         best(std::vector<unsigned long long>(rows, 0)),
+        group_lower(rows * static_cast<size_t>(cuda::max_bound_groups(host.matrix.rows))),
+        least(rows),
+        listed(rows * static_cast<size_t>(cuda::listed_words(host.matrix.rows))),
         w{weights.data(), host.matrix.type, host.matrix.rows, host.matrix.cols},
         certified{codes.data(), row_bounds.data(), w.rows, w.cols} {
     workspace.best = best.data();
@@ -55,6 +66,9 @@ struct CertifiedOnDevice {
     workspace.hidden = hidden.data();
     workspace.lower = lower.data();
     workspace.rescored = rescored_so_far.data();
+    workspace.group_lower = group_lower.data();
+    workspace.least = least.data();
+    workspace.listed = listed.data();
     cuda::build_certified_head(w, codes.data(), row_bounds.data(), nullptr);
     finish();
   }
@@ -71,19 +85,10 @@ struct CertifiedOnDevice {
     const OnDevice<int32_t> rows(row_list), device_banned(banned);
     cuda_check(cudaMemset(fault.data(), 0, sizeof(int32_t)), "clear");
     CertifiedHeadArgs args;
-    args.head = {x.data(),
-                 rows.data(),
-                 gain.data(),
-                 1e-5f,
-                 w,
-                 normed.data(),
-                 upper.data(),
-                 argmax.data(),
-                 banned.empty() ? nullptr : device_banned.data(),
-                 static_cast<int>(banned.size()),
-                 static_cast<int>(row_list.size()),
-                 6,
-                 fault.data()};
+    args.head = head_args(x, gain, rows, row_list.size());
+    args.head.argmax = argmax.data();
+    args.head.banned = banned.empty() ? nullptr : device_banned.data();
+    args.head.n_banned = static_cast<int>(banned.size());
     args.certified = certified;
     args.rescored = rescored.data();
     for (int i = 0; i < 2; ++i) cuda::certified_head(args, workspace, nullptr);
@@ -93,6 +98,58 @@ struct CertifiedOnDevice {
     for (int32_t value : rescored_so_far.read()) REQUIRE(value == 0);
     REQUIRE(head_done.read()[0] == 0);
     return {argmax.read(), rescored.read(), normed.read(), fault.read()[0]};
+  }
+
+  // certified_choose: `argmax` has the ids, and `normed` the logits, NaN where none was computed.
+  Result choose(const HiddenData& in, const ChooseData& rules) {
+    const OnDevice<float> x(in.x), gain(in.gain);
+    const OnDevice<int32_t> rows(rules.row_list), sequences(rules.sequences),
+        positions(rules.positions);
+    const OnDevice<ChoiceRule> device_rules(rules.rules);
+    const OnDevice<uint16_t> marks(rules.marks);
+    const OnDevice<LogitBias> biases(rules.biases);
+    cuda_check(cudaMemset(fault.data(), 0, sizeof(int32_t)), "clear");
+    CertifiedChooseArgs args;
+    args.head = head_args(x, gain, rows, rules.row_list.size());
+    args.certified = certified;
+    args.choose = rules.args;
+    args.choose.logits = nullptr;
+    args.choose.row_list = rows.data();
+    args.choose.places = {sequences.data(), positions.data()};
+    args.choose.rules = device_rules.data();
+    args.choose.marks = marks.data();
+    args.choose.biases = biases.data();
+    args.choose.ids = argmax.data();
+    args.rescored = rescored.data();
+    for (int i = 0; i < 2; ++i) cuda::certified_choose(args, workspace, nullptr);
+    finish();
+    std::vector<float> logits = upper.read();
+    const std::vector<uint32_t> bits = listed.read();
+    const size_t vocab = static_cast<size_t>(w.rows);
+    for (size_t row = 0; row < rules.row_list.size(); ++row) {
+      const uint32_t* of_row = &bits[row * static_cast<size_t>(cuda::listed_words(w.rows))];
+      for (size_t id = 0; id < vocab; ++id) {
+        if ((of_row[id / 32] >> id % 32 & 1) == 0) logits[row * vocab + id] = NAN;
+      }
+    }
+    return {argmax.read(), rescored.read(), std::move(logits), fault.read()[0]};
+  }
+
+ private:
+  HeadArgs head_args(const OnDevice<float>& x, const OnDevice<float>& gain,
+                     const OnDevice<int32_t>& row_list, size_t rows) {
+    HeadArgs head;
+    head.x = x.data();
+    head.row_list = row_list.data();
+    head.gain = gain.data();
+    head.eps = 1e-5f;
+    head.w = w;
+    head.normed = normed.data();
+    head.logits = upper.data();
+    head.rows = static_cast<int>(rows);
+    head.layers = 6;
+    head.fault = fault.data();
+    return head;
   }
 };
 
@@ -399,6 +456,85 @@ TEST_CASE("CUDA: every id banned leaves none", "[gpu]") {
   const HiddenData in(random, 1, 64, 0);
   REQUIRE(device.run(in, {0}, {0, 1, 2}).argmax[0] == -1);
   REQUIRE(device.run(in, {0}, {0, 2}).argmax[0] == 1);
+}
+
+TEST_CASE("CUDA: the certified head chooses by rules what ref chooses from all logits", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(46);
+  std::map<int32_t, int> chosen;
+  for (DenseType type : {DenseType::kF32, DenseType::kF16, DenseType::kBF16}) {
+    for (const auto& [dim, vocab, most_rows] : {std::tuple{1, 1, 3},
+                                                {4, 3, 9},
+                                                {36, 131, 70},
+                                                {63, 1025, 33},
+                                                {576, 2048, 40},
+                                                {641, 130, 8},
+                                                {2560, 1500, 5},
+                                                {3200, 50, 70},
+                                                {17, 140001, 6}}) {
+      for (int kind = 0; kind < static_cast<int>(HeadKind::kCount); ++kind) {
+        CertifiedOnDevice device(make_head(random, vocab, dim, type, static_cast<HeadKind>(kind)),
+                                 static_cast<size_t>(most_rows));
+        for (const int rows : {1, 2, std::min(most_rows, 7), most_rows}) {
+          if (rows > most_rows) continue;
+          ChooseData rules(random, rows, vocab);
+          for (ChoiceRule& rule : rules.rules) {
+            if (most_kept(rule) == 0) rule.top_k = 1 + random.below(60);
+          }
+          const HiddenData in(random, rows + 3, dim, random.below(kHiddenSizes));
+          INFO("type " << static_cast<int>(type) << ", dim " << dim << ", vocab " << vocab
+                       << ", kind " << kind << ", " << rows << " rows");
+          const HeadRun expected = run_ref(device.host.matrix, in, rules.row_list, {});
+          const CertifiedOnDevice::Result actual = device.choose(in, rules);
+          REQUIRE(actual.fault == expected.fault);
+          if (expected.fault != 0) continue;
+          std::vector<int32_t> ids(static_cast<size_t>(rows));
+          ChooseArgs choose = rules.args;
+          choose.logits = expected.logits.data();
+          choose.ids = ids.data();
+          ref::choose(choose);
+          for (const int32_t id : ids) ++chosen[id];
+          for (size_t row = 0; row < ids.size(); ++row) {
+            REQUIRE(actual.argmax[row] == ids[row]);
+            int computed = 0;
+            for (size_t v = 0; v < static_cast<size_t>(vocab); ++v) {
+              const size_t i = row * static_cast<size_t>(vocab) + v;
+              if (std::isnan(actual.normed[i])) continue;
+              ++computed;
+              REQUIRE(float_to_bits(actual.normed[i]) == float_to_bits(expected.logits[i]));
+            }
+            REQUIRE(actual.rescored[row] == computed);
+          }
+        }
+      }
+    }
+  }
+  CHECK(chosen[-1] > 0);       // all were banned
+  CHECK(chosen.size() > 100);  // and the draw was not always the arg-max
+}
+
+TEST_CASE("CUDA: choices among few ids compute few rows of the head", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(47);
+  const int vocab = 49152;
+  const int dim = 576;
+  const int rows = 40;
+  CertifiedOnDevice device(make_head(random, vocab, dim, DenseType::kBF16, HeadKind::kPlain), rows);
+  for (const int n : {1, 3, 8, rows}) {
+    ChooseData rules(random, n, vocab);
+    for (ChoiceRule& rule : rules.rules) {
+      rule = {.inverse_temperature = 1, .samples = 1, .top_k = 50};
+    }
+    HiddenData in(random, n + 3, dim, 0);
+    for (float& value : in.x) value = random.normal();  // without rows of zeros, which all tie
+    const CertifiedOnDevice::Result actual = device.choose(in, rules);
+    REQUIRE(actual.fault == 0);
+    for (int row = 0; row < n; ++row) {
+      INFO(n << " rows, row " << row);
+      CHECK(actual.rescored[static_cast<size_t>(row)] >= 50);
+      CHECK(actual.rescored[static_cast<size_t>(row)] < 600);
+    }
+  }
 }
 
 }  // namespace

@@ -387,10 +387,13 @@ TEST_CASE("plans: bounds of the certified head cover the vocabulary and fit the 
               pick_certified({rows, vocab, cols, DenseType::kBF16}, device.traits);
           REQUIRE(plan.has_digits() == (rows > 4));
           REQUIRE(plan.rescore.blocks[0] * plan.scans * plan.rescore.threads >= vocab);
+          REQUIRE(plan.groups() >= 1);
+          REQUIRE(plan.groups() <= max_bound_groups(vocab));
           if (const auto* digits = std::get_if<DigitBoundsPlan>(&plan.bounds)) {
             const DigitCut& cut = cut_of(digits->tile);
             REQUIRE(digits->token_tiles * cut.tokens() >= rows);
             REQUIRE(digits->launch.blocks[0] / digits->token_tiles * cut.rows() >= vocab);
+            REQUIRE(plan.groups() * cut.warp_rows() >= vocab);
             REQUIRE(digits->launch.shared_bytes <= device.traits.max_dynamic_shared);
           } else {
             const BoundsPlan& bounds = std::get<BoundsPlan>(plan.bounds);

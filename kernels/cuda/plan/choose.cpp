@@ -26,6 +26,14 @@ ChoosePlan pick_choose(int rows, int vocab, const DeviceTraits& device) {
   return with_blocks(rows, vocab, blocks, device);
 }
 
+ChoosePlan pick_choose_listed(int rows) {
+  ChoosePlan plan;
+  plan.launch.blocks[0] = rows;
+  plan.launch.threads = kChooseThreads;
+  plan.launch.shared_bytes = kBorderBytes + kMostListed * (sizeof(float) + sizeof(int32_t));
+  return plan;
+}
+
 ChoosePlan pick_logprobs(int rows, int vocab, const DeviceTraits& device) {
   return with_blocks(rows, vocab, 1, device);
 }

@@ -1,5 +1,5 @@
 // How the choice of ids is launched: choose.cu, a cluster of blocks for each row where the device
-// has clusters, else a block.
+// has clusters, else a block. Among few ids that are listed, a block.
 #pragma once
 
 #include "kernels/cuda/plan/device.h"
@@ -26,7 +26,17 @@ EDGELLM_HOST_DEVICE constexpr int choose_part(int vocab, int blocks) {
   return divide_up(divide_up(vocab, blocks), kChooseThreads) * kChooseThreads;
 }
 
+// A row of bits, one for each id.
+EDGELLM_HOST_DEVICE constexpr int listed_words(int vocab) { return divide_up(vocab, 32); }
+
+// Ids with set bits that a block chooses from in shared memory; where there are more, it looks
+// through the whole row.
+inline constexpr int kMostListed = 4096;
+
 ChoosePlan pick_choose(int rows, int vocab, const DeviceTraits& device);
+
+// Among listed ids: a block a row.
+ChoosePlan pick_choose_listed(int rows);
 
 // Log-probabilities: a block a row.
 ChoosePlan pick_logprobs(int rows, int vocab, const DeviceTraits& device);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/canonical.h"
+#include "kernels/cuda/plan/choose.h"
 
 namespace edgellm::cuda {
 namespace {
@@ -32,8 +33,9 @@ BoundsPlan pick_bounds(const HeadSize& size, int tokens, const DeviceTraits& dev
     if (chunks <= static_cast<size_t>(kBoundGroups[i] * kBoundLoads)) plan.group = kBoundGroups[i];
   }
   const int tiles = divide_up(size.vocab, kBoundRows * (32 / plan.group));
-  plan.launch.blocks[0] = std::min(divide_up(tiles, kBlockWarps),
-                                   device.multiprocessors * bounds_blocks_per_sm(tokens));
+  plan.launch.blocks[0] =
+      std::min({divide_up(tiles, kBlockWarps),
+                device.multiprocessors * bounds_blocks_per_sm(tokens), kMostBoundBlocks});
   plan.launch.blocks[1] = divide_up(size.rows, tokens);
   plan.launch.threads = kBlockThreads;
   plan.launch.shared_bytes = step_bytes(size, tokens);
@@ -58,6 +60,7 @@ DigitBoundsPlan pick_digit_bounds(const HeadSize& size, const DeviceTraits& devi
   plan.tile = tile_for(size.rows, device);
   const DigitCut& cut = cut_of(plan.tile);
   plan.token_tiles = divide_up(size.rows, cut.tokens());
+  plan.groups = divide_up(size.vocab, cut.warp_rows());
   plan.launch.blocks[0] = plan.token_tiles * divide_up(size.vocab, cut.rows());
   plan.launch.threads = cut.threads();
   plan.launch.shared_bytes = static_cast<size_t>(cut.shared_bytes());
@@ -120,6 +123,11 @@ LogitsPlan pick_logits(const HeadSize& size, const DeviceTraits& device) {
   return plan;
 }
 
+int CertifiedPlan::groups() const {
+  if (const auto* digits = std::get_if<DigitBoundsPlan>(&bounds)) return digits->groups;
+  return std::get<BoundsPlan>(bounds).groups();
+}
+
 CertifiedPlan pick_certified(const HeadSize& size, const DeviceTraits& device) {
   CertifiedPlan plan;
   plan.steps = block_for_each(size.rows);
@@ -135,6 +143,9 @@ CertifiedPlan pick_certified(const HeadSize& size, const DeviceTraits& device) {
   plan.rescore.blocks[0] = divide_up(size.vocab, plan.scans * kBlockThreads);
   plan.rescore.blocks[1] = size.rows;
   plan.rescore.threads = kBlockThreads;
+  plan.least.blocks[0] = size.rows;
+  plan.least.threads = kChooseThreads;
+  plan.least.shared_bytes = kBorderBytes;
   return plan;
 }
 

@@ -3,9 +3,11 @@
 //   head            head_logits.cu: norm, then logits; many rows of states by a head with few
 //                   columns: head_logits_tile.cu
 //   certified head  head_certified.cu: norm and steps; bounds of all logits, up to four rows with
-//                   dp2a, more on the tensor cores (head_certified_rows.cu); rescoring
+//                   dp2a, more on the tensor cores (head_certified_rows.cu); rescoring, or for
+//                   choices among few ids head_candidates.cu
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <variant>
@@ -63,6 +65,8 @@ struct BoundsPlan {
   int group = 0;   // of kBoundGroups: lanes that share kBoundRows rows of the head
   int tokens = 0;  // 1 or kBoundTokens
   LaunchSize launch;
+
+  int groups() const { return launch.blocks[0] * (launch.threads / 32); }
 };
 
 // Blocks of 256 threads an SM: 85 registers a thread, or 128 for several rows of steps.
@@ -78,7 +82,8 @@ struct DigitCut {
   int row_tiles, token_tiles, warps_m, warps_n, stages, blocks_per_sm;
 
   constexpr int threads() const { return 32 * warps_m * warps_n; }
-  constexpr int rows() const { return 16 * row_tiles * warps_m; }
+  constexpr int warp_rows() const { return 16 * row_tiles; }
+  constexpr int rows() const { return warp_rows() * warps_m; }
   constexpr int tokens() const { return 8 * token_tiles * warps_n; }
   // A stage: codes [row], high digits [token], low digits [token], each kDigitColumns bytes.
   constexpr int high_digits() const { return rows() * kDigitColumns; }
@@ -99,8 +104,17 @@ constexpr const DigitCut& cut_of(DigitTile tile) { return kDigitTiles[static_cas
 struct DigitBoundsPlan {
   DigitTile tile = DigitTile::k8Tokens;
   int token_tiles = 0;
+  int groups = 0;
   LaunchSize launch;
 };
+
+// For choices by rules, each warp that makes bounds leaves the largest lower one of its rows of the
+// head: the `groups` of a plan are those warps. At most so many a row of states:
+inline constexpr int kMostBoundBlocks = 1024;  // of BoundsPlan
+constexpr int max_bound_groups(int vocab) {
+  const int most_warps = 8 * std::min(divide_up(vocab, 8 * kBoundRows), kMostBoundBlocks);
+  return std::max(divide_up(vocab, 16), most_warps);
+}
 
 // Upper bounds that a thread of the rescoring kernel looks through. Few rows: few enough that the
 // candidates of a large vocabulary spread over all SMs. Many rows make enough blocks, and most find
@@ -113,6 +127,9 @@ struct CertifiedPlan {
   std::variant<BoundsPlan, DigitBoundsPlan> bounds;
   int scans = 0;  // kScansOfFew or kScansOfMany
   LaunchSize rescore;
+  LaunchSize least;  // for choices: what the kept logits of each row reach
+
+  int groups() const;
 
   // The steps are digits for the tensor cores.
   bool has_digits() const { return std::holds_alternative<DigitBoundsPlan>(bounds); }
