@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/block_pool.h"
-#include "kernels/cpu/affinity.h"
+#include "kernels/cpu/machine.h"
 
 namespace edgellm {
 namespace {

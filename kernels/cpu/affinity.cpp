@@ -1,18 +1,15 @@
 #include "kernels/cpu/affinity.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <charconv>
 #include <tuple>
 
 #include "base/files.h"
 #include "base/text.h"
+#include "kernels/cpu/machine.h"
 
 namespace edgellm::cpu {
 namespace {
-
-constexpr int kMostCpus = CPU_SETSIZE;
 
 // -1 where the file holds no number.
 int number_in(const std::string& path) {
@@ -23,28 +20,6 @@ int number_in(const std::string& path) {
 }
 
 }  // namespace
-
-std::vector<int> allowed_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  // Fails on a machine of more cores than a set holds.
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
-  for (int cpu = 0; cpu < kMostCpus; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
-
-void bind_this_thread(const std::vector<int>& cpus) {
-  if (cpus.empty()) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int cpu : cpus) {
-    if (cpu >= 0 && cpu < kMostCpus) CPU_SET(cpu, &set);
-  }
-  (void)sched_setaffinity(0, sizeof set, &set);  // a hint
-}
 
 std::vector<int> parse_cpu_list(const std::string& text) {
   std::vector<int> cpus;

@@ -1,5 +1,6 @@
-// On which cores a thread runs. Memory comes from the NUMA node of the thread that first writes it,
-// and a GPU is reached quicker from the node that its slot belongs to.
+// On which cores threads should run (bind_this_thread, machine.h, makes them). Memory comes from
+// the NUMA node of the thread that first writes it, and a GPU is reached quicker from the node that
+// its slot belongs to.
 //
 // Cores have Linux's numbers. All of it is a hint: where the system says nothing or refuses,
 // threads run anywhere.
@@ -9,13 +10,6 @@
 #include <vector>
 
 namespace edgellm::cpu {
-
-// The cores that the calling thread may use, ascending.
-std::vector<int> allowed_cpus();
-
-// From now on the calling thread, and threads that it starts, use only these cores. Does nothing
-// for none.
-void bind_this_thread(const std::vector<int>& cpus);
 
 // "0-3,8,10-11", as sysfs writes a list of cores. Empty where the text is something else.
 std::vector<int> parse_cpu_list(const std::string& text);

@@ -1,5 +1,7 @@
 #include "kernels/cpu/machine.h"
 
+#include <sched.h>
+
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -17,8 +19,9 @@
 #include "kernels/cpu/affinity.h"
 
 namespace edgellm::cpu {
-
 namespace {
+
+static_assert(kMostCpus == CPU_SETSIZE);
 
 // Of one control group, whose files are in `folder`.
 std::optional<int> quota_of_group(const std::string& folder, bool is_version_2) {
@@ -28,6 +31,28 @@ std::optional<int> quota_of_group(const std::string& folder, bool is_version_2) 
 }
 
 }  // namespace
+
+std::vector<int> allowed_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  // Fails on a machine of more cores than a set holds.
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
+  for (int cpu = 0; cpu < kMostCpus; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+void bind_this_thread(const std::vector<int>& cpus) {
+  if (cpus.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) {
+    if (cpu >= 0 && cpu < kMostCpus) CPU_SET(cpu, &set);
+  }
+  (void)sched_setaffinity(0, sizeof set, &set);  // a hint
+}
 
 std::optional<int> quota_of_groups(const std::string& root) {
   std::optional<int> least;

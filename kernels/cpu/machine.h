@@ -4,8 +4,19 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace edgellm::cpu {
+
+// Cores have Linux's numbers, below this one.
+inline constexpr int kMostCpus = 1024;
+
+// The cores that the calling thread may use, ascending.
+std::vector<int> allowed_cpus();
+
+// From now on the calling thread, and threads that it starts, use only these cores. Does nothing
+// for none.
+void bind_this_thread(const std::vector<int>& cpus);
 
 // Cores this process may use: those of its affinity mask, so that taskset and cpusets are
 // respected, and no more than the CPU time that its control groups allow, as of a container. More
