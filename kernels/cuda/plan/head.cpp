@@ -49,10 +49,11 @@ DigitTile tile_for(int rows, const DeviceTraits& device) {
   if (rows <= cut_of(DigitTile::k8Tokens).tokens() && fits(DigitTile::k8Tokens)) {
     return DigitTile::k8Tokens;
   }
+  if (rows <= cut_of(DigitTile::k16Tokens).tokens()) return DigitTile::k16Tokens;
   if (rows > cut_of(DigitTile::k32Tokens).tokens() && fits(DigitTile::k64Tokens)) {
     return DigitTile::k64Tokens;
   }
-  return fits(DigitTile::k32Tokens) ? DigitTile::k32Tokens : DigitTile::kSmallMemory;
+  return DigitTile::k32Tokens;
 }
 
 DigitBoundsPlan pick_digit_bounds(const HeadSize& size, const DeviceTraits& device) {

@@ -92,12 +92,13 @@ struct DigitCut {
   constexpr int shared_bytes() const { return stages * stage_bytes(); }
 };
 
-// Few tokens: the codes stream, and 32 kB a block of them are in flight, all that fits. Many
-// tokens: the larger the tile of a warp, the less shared memory a product reads; two blocks an SM
-// leave registers for 32 x 32. The last one is for GPUs with 64 kB of shared memory a block.
-enum class DigitTile { k8Tokens, k32Tokens, k64Tokens, kSmallMemory };
+// Few tokens: the codes stream, and 64 kB an SM or more of them are in flight. Four blocks of 128
+// rows an SM are two rounds of a large vocabulary on an H200. Many tokens: the larger the tile of a
+// warp, the less shared memory a product reads; two blocks an SM leave registers for 32 x 32. The
+// tiles of 16 and 32 fit where a block has 64 kB of shared memory.
+enum class DigitTile { k8Tokens, k16Tokens, k32Tokens, k64Tokens };
 inline constexpr DigitCut kDigitTiles[] = {
-    {1, 1, 8, 1, 3, 4}, {2, 4, 4, 1, 3, 3}, {2, 4, 4, 2, 3, 2}, {2, 4, 4, 1, 2, 1}};
+    {1, 1, 8, 1, 3, 4}, {2, 2, 4, 1, 2, 4}, {2, 4, 4, 1, 2, 4}, {2, 4, 4, 2, 3, 2}};
 inline constexpr int kNumDigitTiles = static_cast<int>(std::size(kDigitTiles));
 constexpr const DigitCut& cut_of(DigitTile tile) { return kDigitTiles[static_cast<int>(tile)]; }
 
