@@ -5,6 +5,7 @@
 #include "kernels/cuda/device/row_choice.cuh"
 #include "kernels/cuda/device/sort_block.cuh"
 #include "kernels/cuda/device/warp_logit.cuh"
+#include "kernels/cuda/head_certified.cuh"
 #include "kernels/cuda/head_kernels.h"
 
 namespace edgellm::cuda {
@@ -117,17 +118,10 @@ __global__ void __launch_bounds__(kThreads)
 template <int kScans>
 void launch_scans(const LaunchSize& size, const CertifiedChooseArgs& args,
                   const Workspace& workspace, cudaStream_t stream) {
-  const auto run = [&](auto kernel) {
-    launch(kernel, size, stream, args.head, args.choose, workspace, args.rescored);
-  };
-  switch (args.head.w.type) {
-    case DenseType::kF32:
-      return run(candidates_kernel<DenseType::kF32, kScans>);
-    case DenseType::kF16:
-      return run(candidates_kernel<DenseType::kF16, kScans>);
-    case DenseType::kBF16:
-      return run(candidates_kernel<DenseType::kBF16, kScans>);
-  }
+  with_type(args.head.w.type, [&](auto type) {
+    launch(candidates_kernel<type.value, kScans>, size, stream, args.head, args.choose, workspace,
+           args.rescored);
+  });
 }
 
 }  // namespace

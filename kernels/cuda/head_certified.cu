@@ -534,15 +534,9 @@ void launch_tokens(const BoundsPlan& plan, const HeadArgs& head, const Certified
 template <int kScans>
 void launch_scans(const LaunchSize& size, const CertifiedHeadArgs& args, const Workspace& workspace,
                   cudaStream_t stream) {
-  const auto run = [&](auto kernel) { launch(kernel, size, stream, args, workspace); };
-  switch (args.head.w.type) {
-    case DenseType::kF32:
-      return run(rescore_kernel<DenseType::kF32, kScans>);
-    case DenseType::kF16:
-      return run(rescore_kernel<DenseType::kF16, kScans>);
-    case DenseType::kBF16:
-      return run(rescore_kernel<DenseType::kBF16, kScans>);
-  }
+  with_type(args.head.w.type, [&](auto type) {
+    launch(rescore_kernel<type.value, kScans>, size, stream, args, workspace);
+  });
 }
 
 }  // namespace

@@ -1,12 +1,27 @@
-// What the bounds of the certified head (head_certified.cu) share with those on the tensor cores
-// (head_certified_rows.cu).
+// What the kernels of the certified head share: head_certified.cu, head_certified_rows.cu and
+// head_candidates.cu.
 #pragma once
+
+#include <type_traits>
 
 #include "kernels/choice.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/reduce.cuh"
 
 namespace edgellm::cuda {
+
+// Calls `run` with the type as a constant.
+template <class Run>
+void with_type(DenseType type, const Run& run) {
+  switch (type) {
+    case DenseType::kF32:
+      return run(std::integral_constant<DenseType, DenseType::kF32>());
+    case DenseType::kF16:
+      return run(std::integral_constant<DenseType, DenseType::kF16>());
+    case DenseType::kBF16:
+      return run(std::integral_constant<DenseType, DenseType::kBF16>());
+  }
+}
 
 __device__ inline bool is_banned(const HeadArgs& args, int id) {
   for (int b = 0; b < args.n_banned; ++b) {
