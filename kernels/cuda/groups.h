@@ -1,5 +1,5 @@
 // The ternary products of rows in groups (Activations::kInt16Group), for the ops of linear_ops.cuh
-// and for a ternary head. groups.cu has the kernels.
+// and for a ternary head.
 #pragma once
 
 #include "kernels/cuda/cuda.h"

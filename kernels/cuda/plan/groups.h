@@ -1,5 +1,5 @@
 // Which kernel makes a ternary product of rows in groups (Activations::kInt16Group), and how it is
-// launched (groups.cu).
+// launched (groups_ops.cuh).
 //
 //   rows of activations   kernel
 //   1 to 4                GEMV, where a block has room for the rows' digits
