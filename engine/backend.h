@@ -36,7 +36,7 @@ struct EngineOptions {
   int threads = 0;          // CPU worker threads; 0: one per core this process may use
   int gpu = 0;              // index of the CUDA device
   bool use_graph = true;    // GPU: replay decode steps as one captured graph
-  bool full_head = false;   // greedy steps compute every logit: no certified head
+  bool full_head = false;   // every step computes all logits: no certified head
   bool low_memory = false;  // CPU: free weight pages after use (the golden run of a conversion)
 };
 
@@ -73,7 +73,7 @@ struct Outputs {
   std::span<const int32_t> rows;
   // Of the first ids.size() of `rows`: chosen as set_choice() says, for the position behind the
   // row's, and counted by the penalties; -1 where every id is banned. A sequence that does not take
-  // the plain arg-max gives one id at most. A greedy id without logits may come from the certified
+  // the plain arg-max gives one id at most. An id without logits may come from the certified
   // head.
   std::span<int32_t> ids;
   std::span<float> logits;          // [n, vocab] of the last n of `rows`
@@ -87,17 +87,17 @@ struct Outputs {
 // Bytes that a backend has allocated, for `info` and `--verbose`.
 struct MemoryPlan {
   uint64_t weights = 0;
-  uint64_t certified_head = 0;  // for greedy steps; on the CPU 0 until it is built
+  uint64_t certified_head = 0;  // its copy; on the CPU 0 until it is built
   uint64_t kv_cache = 0;
   uint64_t workspace = 0;
 
   uint64_t total() const { return weights + certified_head + kv_cache + workspace; }
 };
 
-// What the certified head (kernels/ops.h, CertifiedHeadArgs) did. The step that a GPU had begun
-// when a run ended counts as well.
+// What the certified head (kernels/ops.h, CertifiedHeadArgs and CertifiedChooseArgs) did. The step
+// that a GPU had begun when a run ended counts as well.
 struct HeadStats {
-  int64_t steps = 0;          // arg-maxes that it found
+  int64_t steps = 0;          // ids that it chose
   int64_t rescored = 0;       // rows of the vocabulary that it computed from the original head
   int32_t most_rescored = 0;  // of one step
 

@@ -88,6 +88,10 @@ ChoiceRule choice_rule(const SamplingOptions& options, bool bans) {
   return rule;
 }
 
+bool keeps_few_ids(const SamplingOptions& options, int vocab) {
+  return keeps_few(choice_rule(options, /*bans=*/false), vocab);
+}
+
 double log_probability(std::span<const float> logits, int32_t id) {
   const double max = *std::max_element(logits.begin(), logits.end());
   double sum = 0;

@@ -52,6 +52,9 @@ std::string sampling_problem(const SamplingOptions& options);
 // The rule for valid options. `bans`: the sequence has banned ids.
 ChoiceRule choice_rule(const SamplingOptions& options, bool bans);
 
+// Whether the certified head can serve such choices: an arg-max, or among few ids of `vocab`.
+bool keeps_few_ids(const SamplingOptions& options, int vocab);
+
 // ---- Log-probabilities ------------------------------------------------------------------------
 
 // ln of the probability that the softmax of `logits` gives to `id`, in double precision.

@@ -120,7 +120,7 @@ EDGELLM_HOST_DEVICE inline int most_kept(const ChoiceRule& rule) {
 }
 
 // A certified head serves rules that keep at most this many of `vocab` ids: those whose bounds
-// reach the smallest of them, up to twice as many, are then computed one by one.
+// reach the smallest of them, several times as many, are then computed one by one.
 EDGELLM_HOST_DEVICE inline bool keeps_few(const ChoiceRule& rule, int vocab) {
   constexpr int kMost = 1024;
   const int kept = most_kept(rule);

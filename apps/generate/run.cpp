@@ -179,9 +179,11 @@ int run(const RunFlags& flags) {
   EngineOptions options = session.engine_options();
   SamplingOptions sampling = sampling_options(flags.sampling, model.tokenizer(), model.path());
   if (!flags.sampling.seed && sampling.temperature > 0) sampling.seed = fresh_seed();
-  // A step whose logits are wanted computes all of them. A GPU's certified head, which is built
-  // while loading, finds arg-maxes only.
-  if (flags.logprobs || (on_gpu && !sampling.is_argmax())) options.full_head = true;
+  // A step whose logits are wanted computes all of them. A GPU builds its certified head while
+  // loading: not for choices that it cannot serve.
+  if (flags.logprobs || (on_gpu && !keeps_few_ids(sampling, model.config().vocab))) {
+    options.full_head = true;
+  }
   const int64_t opening_ns = total.elapsed_ns();
   const Prompt prompt = read_prompt_ids(flags, session, chat ? &*chat : nullptr);
   require_room(prompt.ids.size(), options.context, model.config().max_context);

@@ -43,7 +43,7 @@ struct SessionOptions {
   std::string kv_type = "i16";  // engine/kv_type.h
   int prefill_chunk = 0;        // rows of a pass; 0: the device's default
   bool no_graph = false;
-  bool full_head = false;  // greedy steps also compute every logit
+  bool full_head = false;  // every step computes all logits
   bool no_verify = false;  // the file's hashes are not checked
   std::optional<DeviceFault> fault = {};
 };

@@ -21,6 +21,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/plan/attention.h"
+#include "kernels/cuda/plan/head.h"
 
 namespace edgellm {
 namespace {
@@ -117,6 +118,8 @@ class CudaBackend final : public Backend {
         choices_(config_, options),
         memory_(plan_cuda_memory(model, options).total()),
         device_(model, options, memory_.data()),
+        most_kept_(cuda::most_kept_by_bounds({1, config_.vocab, config_.dim, device_.head.type},
+                                             cuda::device_traits())),
         host_(Mailbox::bytes(max_rows()) +
               (result_count(options) + input_count(static_cast<size_t>(config_.vocab))) *
                   sizeof(int32_t)),
@@ -318,7 +321,7 @@ class CudaBackend final : public Backend {
             .n_banned = bans ? bans->size() : 0,
             .reach = StepGraphs::step_reach(rows, longest(batch, batch.ids.size())),
             .by_rules = !bans,
-            .keeps_few = !bans && keep_few(batch.sequences)};
+            .keeps_few = !bans && has_certified_head() && keep_few(batch.sequences)};
   }
 
   // Launches a decode step, whose inputs are on the device, and returns its number.
@@ -453,7 +456,8 @@ class CudaBackend final : public Backend {
   // Whether the certified head can choose for these sequences, which have rules.
   bool keep_few(std::span<const int32_t> sequences) const {
     return std::ranges::all_of(sequences, [this](int32_t sequence) {
-      return keeps_few(choices_.rules()[static_cast<size_t>(sequence)], config_.vocab);
+      const ChoiceRule& rule = choices_.rules()[static_cast<size_t>(sequence)];
+      return keeps_few(rule, config_.vocab) && most_kept(rule) <= most_kept_;
     });
   }
 
@@ -594,7 +598,8 @@ class CudaBackend final : public Backend {
   Stream stream_;
   DeviceMemory memory_;
   DeviceModel device_;
-  PinnedMemory host_;  // for the mailbox, the results and the inputs, in this order
+  const int most_kept_;  // ids, by a choice that the certified head serves
+  PinnedMemory host_;    // for the mailbox, the results and the inputs, in this order
   HostWork host_work_;
   Mailbox mailbox_;
   int32_t* results_;  // [result_count()], a copy of the device's

@@ -1,5 +1,5 @@
-// choose and logprobs, on the logits where they are. All sums are integers, so the order in which
-// threads and blocks add them does not matter.
+// choose, choose_listed and logprobs, on the logits where they are; count_choices. All sums are
+// integers, so the order in which threads and blocks add them does not matter.
 #include <cstddef>
 
 #include "kernels/cuda/device/launch.cuh"

@@ -67,7 +67,8 @@ struct Workspace {
   int32_t* rescored = nullptr;    // [rows], zero between launches
   float* group_lower = nullptr;   // [rows, max_bound_groups()] lower bounds (plan/head.h)
   float* least = nullptr;         // [rows] what the logits that a choice keeps reach
-  // [rows, listed_words(vocab)] a bit for each id: its logit is computed, and it may be chosen.
+  // [rows, listed_words(vocab)] a bit for each id: its logit is computed, and it may be chosen
+  // unless it is banned.
   uint32_t* listed = nullptr;
   // Of rows in groups (Activations::kInt16Group): codes has 2 quantised_row_bytes() for each row.
   float* group_unit = nullptr;   // [groups of the widest input, group_stride(max_rows)]

@@ -1,4 +1,4 @@
-// head and certified_head: the dispatcher.
+// head, certified_head and certified_choose: the dispatcher.
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/groups.h"
 #include "kernels/cuda/head_kernels.h"

@@ -14,9 +14,9 @@ namespace {
 // Where so few are kept, a thread's groups count as one: few of the largest bounds meet there.
 constexpr int kFewKept = kChooseThreads / 8;
 
-// Block i: what as many logits of row i reach as its rule keeps. Every group has an id whose lower
-// bound is that of the group, and whose logit is not adjusted: so of as many groups as ids are
-// kept, the least of the largest bounds.
+// Block i: what as many logits of row i reach as its rule keeps. In each group the logit of an id,
+// which is not adjusted, reaches the group's bound; so of the bounds, in falling order, the one
+// whose number is that of the ids kept.
 __global__ void __launch_bounds__(kChooseThreads)
     least_kernel(ChooseArgs choose, Workspace workspace, int groups, int32_t* rescored) {
   extern __shared__ uint4 memory[];
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kChooseThreads)
                .rank;
   }
   if (t != 0) return;
-  workspace.least[row] = rank == 0 ? -INFINITY : from_ordered_bits(rank);
+  workspace.least[row] = rank == 0 ? -INFINITY : from_ordered_bits(rank);  // 0: of -inf, or none
   rescored[row] = 0;
 }
 

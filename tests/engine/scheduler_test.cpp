@@ -995,6 +995,30 @@ TEST_CASE("500 sampled requests get the same ids on CPU and GPU, alone and in ba
   }
 }
 
+TEST_CASE("requests that keep few ids get the CPU's answers from the GPU's certified head",
+          "[gpu]") {
+  if (no_gpu()) return;
+  Fixture f;
+  std::vector<SequenceRequest> requests = mixed_requests(f, 300, 13);
+  Random random(14);
+  for (SequenceRequest& request : requests) {
+    request.sampling.top_k = 1 + random.below(8);
+    request.max_tokens = 1 + random.below(60);
+  }
+  const std::vector<SequenceResult> expected = expected_of(f, requests);
+  for (const int sequences : {1, 6, 11, 50, 200}) {
+    for (const bool use_graph : {true, false}) {
+      INFO(sequences << " sequences, graph " << use_graph);
+      EngineOptions options = f.options(sequences, 4 * sequences, std::max(sequences, 60));
+      options.use_graph = use_graph;
+      const auto backend = make_cuda_backend(f.model, options, {});
+      Scheduler scheduler(*backend, {});
+      check_equal(run_all(scheduler, requests), expected);
+      CHECK(backend->head_stats().steps > 0);
+    }
+  }
+}
+
 TEST_CASE("more sequences on a GPU than one launch of the head takes", "[gpu]") {
   if (no_gpu()) return;
   Fixture f;

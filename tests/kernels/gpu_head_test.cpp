@@ -281,15 +281,15 @@ std::vector<int32_t> first_rows(int rows) {
   return list;
 }
 
-// From five rows on the tensor cores make the products. Their tiles are 8, 32 and 64 rows by 128
-// ids, in stages of 128 columns.
+// From five rows on the tensor cores make the products. Their tiles are 8, 16, 32 and 64 rows by
+// 128 ids, in stages of 128 columns.
 TEST_CASE("CUDA: the bounds of many rows are those of the exact products", "[gpu]") {
   if (no_gpu()) return;
   Random random(35);
   int round = 0;
   for (const auto& [dim, vocab] :
        {std::pair{1, 1}, {31, 33}, {64, 128}, {65, 129}, {577, 4099}, {2560, 131}, {6912, 65}}) {
-    for (const int rows : {4, 5, 8, 9, 31, 32, 33, 64, 70}) {
+    for (const int rows : {4, 5, 8, 9, 16, 17, 31, 32, 33, 64, 70}) {
       const HeadKind kind = static_cast<HeadKind>(round % static_cast<int>(HeadKind::kCount));
       const int size = round / static_cast<int>(HeadKind::kCount) % kHiddenSizes;
       ++round;
@@ -443,6 +443,18 @@ TEST_CASE("CUDA: a logit that is not finite is found by the certified head, too"
   const HeadRun expected = run_ref(device.host.matrix, in, {0}, {});
   REQUIRE(expected.fault == 7);
   REQUIRE(device.run(in, {0}, {}).fault == 7);
+  // A ban does not hide it from a choice by rules.
+  ChooseData rules(random, 1, vocab);
+  rules.row_list = {0};
+  for (ChoiceRule& rule : rules.rules) {
+    rule = {.inverse_temperature = 1, .samples = 1, .top_k = 40, .marks = 1};
+  }
+  for (size_t s = 0; s < rules.rules.size(); ++s) {
+    for (const size_t id : {17, 999, 4321}) {
+      rules.marks[s * static_cast<size_t>(vocab) + id] = kMarkBanned;
+    }
+  }
+  REQUIRE(device.choose(in, rules).fault == 7);
   // The counters are as before: the next call is right.
   const HiddenData good(random, 1, dim, 0);
   REQUIRE(device.run(good, {0}, {999, 4321, 17}).argmax ==
@@ -462,6 +474,8 @@ TEST_CASE("CUDA: the certified head chooses by rules what ref chooses from all l
   if (no_gpu()) return;
   Random random(46);
   std::map<int32_t, int> chosen;
+  // Rows that list up to 1,024 ids, up to 4,096, and more: each has its own way to choose.
+  int listed[3] = {};
   for (DenseType type : {DenseType::kF32, DenseType::kF16, DenseType::kBF16}) {
     for (const auto& [dim, vocab, most_rows] : {std::tuple{1, 1, 3},
                                                 {4, 3, 9},
@@ -504,6 +518,7 @@ TEST_CASE("CUDA: the certified head chooses by rules what ref chooses from all l
               REQUIRE(float_to_bits(actual.normed[i]) == float_to_bits(expected.logits[i]));
             }
             REQUIRE(actual.rescored[row] == computed);
+            ++listed[computed <= 1024 ? 0 : computed <= 4096 ? 1 : 2];
           }
         }
       }
@@ -511,6 +526,7 @@ TEST_CASE("CUDA: the certified head chooses by rules what ref chooses from all l
   }
   CHECK(chosen[-1] > 0);       // all were banned
   CHECK(chosen.size() > 100);  // and the draw was not always the arg-max
+  for (const int rows : listed) CHECK(rows > 0);
 }
 
 TEST_CASE("CUDA: choices among few ids compute few rows of the head", "[gpu]") {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda/plan/attention.h"
+#include "kernels/cuda/plan/choose.h"
 #include "kernels/cuda/plan/groups.h"
 #include "kernels/cuda/plan/head.h"
 #include "kernels/cuda/plan/linear.h"
@@ -389,6 +390,12 @@ TEST_CASE("plans: bounds of the certified head cover the vocabulary and fit the 
           REQUIRE(plan.rescore.blocks[0] * plan.scans * plan.rescore.threads >= vocab);
           REQUIRE(plan.groups() >= 1);
           REQUIRE(plan.groups() <= max_bound_groups(vocab));
+          REQUIRE(plan.least.shared_bytes <= device.traits.max_dynamic_shared);
+          REQUIRE(pick_choose_listed(rows).launch.shared_bytes <= device.traits.max_dynamic_shared);
+          const int most_kept =
+              most_kept_by_bounds({rows, vocab, cols, DenseType::kBF16}, device.traits);
+          REQUIRE(most_kept <= plan.groups() / 2);
+          if (vocab > 10'000) REQUIRE(most_kept >= 100);  // the usual top-k
           if (const auto* digits = std::get_if<DigitBoundsPlan>(&plan.bounds)) {
             const DigitCut& cut = cut_of(digits->tile);
             REQUIRE(digits->token_tiles * cut.tokens() >= rows);

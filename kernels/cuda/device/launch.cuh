@@ -188,9 +188,11 @@ void launch(void (*kernel)(Params...), const LaunchSize& size, cudaStream_t stre
          stream, args...);
 }
 
-// The first kernel of a step. Places, ids and row lists are written before it, by a copy or by the
-// last kernel of the step before. It begins after all of that, and every other kernel of the step
-// begins after it has begun. So those may read them before they wait for the previous kernel.
+// The first kernel of a step. Places, ids, row lists and rules are written before it, by a copy or
+// by the last kernel of the step before; so are marks, which other kernels must not read early all
+// the same, since they may hold them in a cache. It begins after all of that, and every other
+// kernel of the step begins after it has begun. So those may read them before they wait for the
+// previous kernel.
 template <class... Params, class... Args>
 void launch_first(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                   cudaStream_t stream, const Args&... args) {

@@ -150,4 +150,14 @@ CertifiedPlan pick_certified(const HeadSize& size, const DeviceTraits& device) {
   return plan;
 }
 
+int most_kept_by_bounds(HeadSize size, const DeviceTraits& device) {
+  int groups = size.vocab;
+  // A number of rows for each kind of plan.
+  for (const int rows : {1, kBoundTokens, 8, 16, 32, 64}) {
+    size.rows = rows;
+    groups = std::min(groups, pick_certified(size, device).groups());
+  }
+  return groups / 2;
+}
+
 }  // namespace edgellm::cuda

@@ -138,4 +138,9 @@ struct CertifiedPlan {
 
 CertifiedPlan pick_certified(const HeadSize& size, const DeviceTraits& device);
 
+// The most ids that a choice from the certified head should keep, for any number of rows: half as
+// many as there are groups. With more, what the kept logits reach is the bound of a poor group, and
+// most of the vocabulary reaches that.
+int most_kept_by_bounds(HeadSize size, const DeviceTraits& device);
+
 }  // namespace edgellm::cuda
