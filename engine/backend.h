@@ -25,6 +25,14 @@ namespace edgellm {
 // smallest block: it lets prompts share the most, and a sequence leave the least unused.
 inline constexpr int kKvBlockPositions = kAttentionChunk;
 
+// Which CPU engines copy the weights to the NUMA nodes of the threads that read them, on a machine
+// of several nodes. The others read the mapped file, wherever its pages are.
+enum class LocalWeightsFor : uint8_t {
+  kNobody,
+  kSpreadThreads,  // those whose threads are on several nodes
+  kEveryEngine,    // also those that are bound to one node: their neighbours are on others
+};
+
 struct EngineOptions {
   int context = 0;     // positions per sequence; 0: the model's maximum
   int sequences = 1;   // sequences that can be live at the same time
@@ -38,6 +46,8 @@ struct EngineOptions {
   bool use_graph = true;    // GPU: replay decode steps as one captured graph
   bool full_head = false;   // every step computes all logits: no certified head
   bool low_memory = false;  // CPU: free weight pages after use (the golden run of a conversion)
+  LocalWeightsFor local_weights = LocalWeightsFor::kSpreadThreads;
+  std::string sysfs = "/sys";  // where the system describes its NUMA nodes
 };
 
 // What a backend is. Nothing here changes after construction.

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/linux.h"
 
 namespace edgellm {
 namespace {
@@ -65,7 +66,7 @@ void end_by_lost_page(int, siginfo_t* info, void*) {
 
 void install_signal_handlers(bool json) {
   // Without it (no descriptors left) a read() may miss a signal that comes just before it.
-  if (g_wake[0] < 0 && pipe2(g_wake.data(), O_CLOEXEC | O_NONBLOCK) != 0) g_wake = {-1, -1};
+  if (g_wake[0] < 0 && !open_pipe(g_wake)) g_wake = {-1, -1};
   struct sigaction action = {};
   action.sa_handler = remember;
   // No SA_RESTART: a read() that waits for standard input must return.

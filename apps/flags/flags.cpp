@@ -81,6 +81,11 @@ void add_engine_options(Command& command, SessionOptions& options, DeviceForms d
       .aliases("-t")
       .value("N")
       .group(kEngine);
+  command
+      .flag("--no-numa", options.no_numa,
+            "CPU with several NUMA nodes: read the weights from the mapped file, without a copy of "
+            "each thread's part on its node; changes speed and memory, never the result")
+      .group(kEngine);
   command.option("--kv-type", options.kv_type, kKvTypeHelp)
       .check(kv_type_problem)
       .value(kv_type_value())

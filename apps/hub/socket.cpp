@@ -13,14 +13,14 @@
 #include <string>
 
 #include "apps/common/signals.h"
+#include "base/linux.h"
 
 namespace edgellm::hub {
 namespace {
 
 // Connected, or a failure. The address is one of those that the host has.
 Connection connect_to(const addrinfo& place, const std::atomic<bool>& is_cancelled) {
-  FileDescriptor fd(
-      socket(place.ai_family, place.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, place.ai_protocol));
+  FileDescriptor fd(open_socket(place.ai_family, place.ai_socktype, place.ai_protocol));
   if (fd.get() < 0) return {FileDescriptor(), ConnectFailure::kNobody};
   if (connect(fd.get(), place.ai_addr, place.ai_addrlen) != 0) {
     if (errno != EINPROGRESS) return {FileDescriptor(), ConnectFailure::kNobody};

@@ -1,6 +1,5 @@
 #include "apps/serve/event.h"
 
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,10 +9,11 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/linux.h"
 
 namespace edgellm::serve {
 
-Event::Event() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+Event::Event() : fd_(open_event()) {
   if (fd_.get() < 0) {
     throw Error(ExitCode::kRuntime, std::string("no descriptor for a request: ") +
                                         std::strerror(errno) + "; raise the limit (ulimit -n)");

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/linux.h"
 #include "base/log.h"
 
 namespace edgellm::serve {
@@ -126,12 +127,13 @@ class Connection final : public httplib::Stream, public Client {
 
   Wake wait(int event_fd, Clock::time_point until) const override {
     std::array<pollfd, 2> sources = {
-        pollfd{.fd = fd_, .events = POLLRDHUP, .revents = 0},
+        pollfd{.fd = fd_, .events = peer_ended(), .revents = 0},
         pollfd{.fd = event_fd, .events = POLLIN, .revents = 0},
     };
     while (poll(sources.data(), sources.size(), ms_until(until)) < 0 && errno == EINTR) {
     }
-    if ((sources[0].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0) return Wake::kGone;
+    if ((sources[0].revents & (peer_ended() | POLLHUP | POLLERR | POLLNVAL)) != 0)
+      return Wake::kGone;
     return sources[1].revents != 0 ? Wake::kEvent : Wake::kTimeout;
   }
 

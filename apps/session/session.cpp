@@ -60,6 +60,7 @@ EngineOptions engine_options(const SessionOptions& options, const ModelConfig& c
   engine.max_rows = std::min(engine.max_rows, engine.context);
   engine.use_graph = !options.no_graph;
   engine.full_head = options.full_head;
+  if (options.no_numa) engine.local_weights = LocalWeightsFor::kNobody;
   return engine;
 }
 
@@ -263,6 +264,7 @@ void Session::start_all(std::vector<EngineOptions> options) {
       try {
         cpu::bind_this_thread(cpus_[i]);
         if (devices_[i].gpu) options[i].gpu = *devices_[i].gpu;
+        if (!options_.no_numa) options[i].local_weights = LocalWeightsFor::kEveryEngine;
         backends[i] =
             with_fault(devices_[i].gpu ? make_cuda_backend(*model_, options[i], shared.of(i))
                                        : make_cpu_backend(*model_, options[i]),

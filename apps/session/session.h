@@ -44,6 +44,7 @@ struct SessionOptions {
   int prefill_chunk = 0;        // rows of a pass; 0: the device's default
   bool no_graph = false;
   bool full_head = false;  // every step computes all logits
+  bool no_numa = false;    // weights are read where the file's pages are (LocalWeightsFor)
   bool no_verify = false;  // the file's hashes are not checked
   std::optional<DeviceFault> fault = {};
 };

@@ -1,9 +1,5 @@
 // The layer loop on the CPU.
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <memory>
 #include <numeric>
 
@@ -11,10 +7,13 @@
 #include "engine/backend.h"
 #include "engine/choices.h"
 #include "engine/cpu/certified_head.h"
+#include "engine/cpu/lazy_memory.h"
+#include "engine/cpu/local_weights.h"
 #include "engine/pass.h"
 #include "engine/rope_table.h"
 #include "engine/views.h"
 #include "kernels/choice.h"
+#include "kernels/cpu/affinity.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/machine.h"
@@ -23,40 +22,18 @@
 namespace edgellm {
 namespace {
 
-// Zeroed memory that has physical pages only where it was written, so that a KV cache for a long
-// context costs no more than a run fills of it. Memory of kLeastInHugePages to kMostInHugePages
-// bytes asks for pages of 2 MiB: attention reads some pages of 4 KiB here and there and would wait
-// for the translation of addresses. A short run may then occupy all of it. Of less memory the
-// processor has most translations at hand.
-class LazyMemory {
+// A KV cache for a long context costs no more memory than a run fills of it. One of
+// kLeastInHugePages to kMostInHugePages bytes asks for pages of 2 MiB: attention reads some pages
+// of 4 KiB here and there and would wait for the translation of addresses. A short run may then
+// occupy all of it. Of less memory the processor has most translations at hand.
+class KvMemory : public LazyMemory {
  public:
   static constexpr size_t kLeastInHugePages = size_t{16} << 20;
   static constexpr size_t kMostInHugePages = size_t{256} << 20;
 
-  explicit LazyMemory(size_t bytes) : bytes_(std::max<size_t>(bytes, 1)) {
-    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data_ == MAP_FAILED) {
-      throw Error(ExitCode::kRuntime, "no memory for a KV cache of " + std::to_string(bytes >> 20) +
-                                          " MiB (" + std::strerror(errno) +
-                                          "); a smaller context (-c) needs less");
-    }
-#ifdef MADV_HUGEPAGE
-    if (bytes_ >= kLeastInHugePages && bytes_ <= kMostInHugePages) {
-      madvise(data_, bytes_, MADV_HUGEPAGE);  // if it can be had
-    }
-#endif
+  explicit KvMemory(size_t n) : LazyMemory(n, "a KV cache", "a smaller context (-c) needs less") {
+    if (n >= kLeastInHugePages && n <= kMostInHugePages) prefer_huge_pages();
   }
-  ~LazyMemory() { munmap(data_, bytes_); }
-  LazyMemory(const LazyMemory&) = delete;
-  LazyMemory& operator=(const LazyMemory&) = delete;
-
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-  size_t bytes() const { return bytes_; }
-
- private:
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
 };
 
 // Rows of floats that are not cleared, so that those that no pass has take no memory.
@@ -74,21 +51,37 @@ class RowMemory {
   size_t n_ = 0;
 };
 
-int threads_of(const EngineOptions& options) {
-  return options.threads > 0 ? options.threads : cpu::usable_cores();
-}
+// The threads of a pool.
+struct ThreadPlaces {
+  int threads = 1;
+  // On a machine of several NUMA nodes, if the weights are to lie near their threads: the cores of
+  // each thread, which are those of a node.
+  std::vector<std::vector<int>> cpus_of_threads;
+  size_t nodes = 1;  // that they are on
 
-// "cpu (AMD EPYC, avx512, 2 threads)"
-std::string device_name(const EngineOptions& options) {
-  const int threads = threads_of(options);
-  return "cpu (" + cpu::machine_name() + ", " + cpu::isa_name() + ", " + std::to_string(threads) +
-         (threads == 1 ? " thread)" : " threads)");
+  explicit ThreadPlaces(const EngineOptions& options)
+      : threads(options.threads > 0 ? options.threads : cpu::usable_cores()) {
+    if (options.local_weights == LocalWeightsFor::kNobody || options.low_memory) return;
+    const auto of_nodes = cpu::numa_nodes(cpu::allowed_cpus(), options.sysfs);
+    const bool is_spread = of_nodes.size() > 1 && threads > 1;
+    const bool is_bound = of_nodes.size() == 1;
+    if (!is_spread && !(is_bound && options.local_weights == LocalWeightsFor::kEveryEngine)) return;
+    cpus_of_threads = cpu::cpus_of_threads(threads, of_nodes);
+    nodes = of_nodes.size();
+  }
+};
+
+// "cpu (AMD EPYC, avx512, 2 threads)", "cpu (AMD EPYC, avx512, 64 threads on 2 NUMA nodes)"
+std::string device_name(const ThreadPlaces& places) {
+  return "cpu (" + cpu::machine_name() + ", " + cpu::isa_name() + ", " +
+         std::to_string(places.threads) + (places.threads == 1 ? " thread" : " threads") +
+         (places.nodes > 1 ? " on " + std::to_string(places.nodes) + " NUMA nodes)" : ")");
 }
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const ModelFile& model, const EngineOptions& options)
-      : Backend(model, info_of(model, options, device_name(options), /*is_gpu=*/false)),
+  CpuBackend(const ModelFile& model, const EngineOptions& options, const ThreadPlaces& places)
+      : Backend(model, info_of(model, options, device_name(places), /*is_gpu=*/false)),
         config_(model.config()),
         options_(options),
         cache_(config_, options, info().context),
@@ -96,10 +89,13 @@ class CpuBackend final : public Backend {
         choices_(config_, options),
         kv_memory_(cache_.bytes(config_.layers)),
         rope_(model.weights().inv_freq, config_.rope_attention_factor()),
-        pool_(threads_of(options), cpu::primitives()),
+        local_(places.cpus_of_threads.empty()
+                   ? nullptr
+                   : std::make_unique<LocalWeights>(model, places.cpus_of_threads)),
+        weights_(local_ != nullptr ? local_->weights() : model.weights()),
+        pool_(places.threads, cpu::primitives(), places.cpus_of_threads),
         // A ternary head takes as few bytes as it is.
-        certified_head_(view(model.weights().head),
-                        !options.full_head && model.weights().head.data != nullptr) {
+        certified_head_(view(weights_.head), !options.full_head && weights_.head.data != nullptr) {
     const size_t rows = static_cast<size_t>(options.max_rows);
     x_.allocate(rows * static_cast<size_t>(config_.dim));
     q_.allocate(rows * static_cast<size_t>(config_.q_dim()));
@@ -120,7 +116,6 @@ class CpuBackend final : public Backend {
   void forward(const Batch& batch, const Outputs& outputs) override {
     check_pass(batch, outputs, config_, info(), table_);
     const int rows = static_cast<int>(batch.ids.size());
-    const Weights& weights = model().weights();
     rope_.grow(*std::max_element(batch.positions.begin(), batch.positions.end()) + 1);
     const RowPlaces places{batch.sequences.data(), batch.positions.data()};
     const GateActivation act = view(config_.act);
@@ -128,12 +123,12 @@ class CpuBackend final : public Backend {
 
     const Activations activations = view(config_.activation_quant);
     const auto norm = [this](const NormArgs& args) { cpu::norm(args, pool_); };
-    cpu::embed({view(weights.embedding), batch.ids.data(), x_.data(), rows,
-                view(weights.ternary_embedding)},
+    cpu::embed({view(weights_.embedding), batch.ids.data(), x_.data(), rows,
+                view(weights_.ternary_embedding)},
                pool_);
     keep_hidden(outputs, 0, rows);
     for (int l = 0; l < config_.layers; ++l) {
-      const LayerWeights& w = weights.layers[static_cast<size_t>(l)];
+      const LayerWeights& w = weights_.layers[static_cast<size_t>(l)];
       const KvCache kv =
           cache_.layer(l, kv_memory_.data(), table_.entries().data(), config_, options_.kv_type);
       const NormedInput attn_input =
@@ -190,16 +185,16 @@ class CpuBackend final : public Backend {
     run_head(batch, outputs, fault);
     throw_on_fault(fault, model());
     if (options_.low_memory) {
-      model().release_pages(weights.head);
-      model().release_pages(weights.embedding);
-      model().release_pages(weights.ternary_head);
-      model().release_pages(weights.ternary_embedding);
+      model().release_pages(weights_.head);
+      model().release_pages(weights_.embedding);
+      model().release_pages(weights_.ternary_head);
+      model().release_pages(weights_.ternary_embedding);
     }
   }
 
   MemoryPlan memory() const override {
     MemoryPlan plan;
-    plan.weights = model().file_bytes();
+    plan.weights = model().file_bytes();  // of copied matrices only the copy is in memory
     plan.certified_head = certified_head_.bytes();
     plan.kv_cache = kv_memory_.bytes();
     plan.workspace = pool_.scratch_bytes() + rope_.bytes() +
@@ -228,13 +223,12 @@ class CpuBackend final : public Backend {
     const size_t values = batch.ids.size() * dim;
     const std::vector<float*> normed_places = normed_outputs(outputs, values);
     if (outputs.rows.empty() && normed_places.empty()) return;
-    const Weights& weights = model().weights();
     HeadArgs head;
     head.x = x_.data();
-    head.gain = weights.final_norm.data();
+    head.gain = weights_.final_norm.data();
     head.eps = config_.norm_eps;
-    head.w = view(weights.head);
-    head.ternary = view(weights.ternary_head);
+    head.w = view(weights_.head);
+    head.ternary = view(weights_.ternary_head);
     head.layers = config_.layers;
     head.fault = &fault;
     if (!normed_places.empty()) {
@@ -414,8 +408,10 @@ class CpuBackend final : public Backend {
   Choices choices_;
   std::vector<uint16_t> marks_;    // [sequences + 1, vocab], where a rule has asked for marks
   std::vector<LogitBias> biases_;  // [sequences + 1, kMaxBiases], likewise
-  LazyMemory kv_memory_;           // per layer: keys, then values
+  KvMemory kv_memory_;             // per layer: keys, then values
   RopeTable rope_;
+  std::unique_ptr<const LocalWeights> local_;  // if each NUMA node has its part
+  const Weights& weights_;                     // of it, or of the file
   cpu::Pool pool_;
   LazyCertifiedHead certified_head_;
   HeadStats head_stats_;
@@ -434,7 +430,7 @@ class CpuBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_cpu_backend(const ModelFile& model, const EngineOptions& options) {
-  return std::make_unique<CpuBackend>(model, options);
+  return std::make_unique<CpuBackend>(model, options, ThreadPlaces(options));
 }
 
 }  // namespace edgellm

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <tuple>
 
 #include "base/files.h"
@@ -17,6 +18,15 @@ int number_in(const std::string& path) {
   int value = -1;
   std::from_chars(text.data(), text.data() + text.size(), value);
   return value;
+}
+
+// Those of `cpus` that a list names.
+std::vector<int> those_in(const std::vector<int>& cpus, const std::string& list) {
+  const std::vector<int> named = parse_cpu_list(list);
+  std::vector<int> both;
+  std::ranges::copy_if(cpus, std::back_inserter(both),
+                       [&](int cpu) { return std::ranges::find(named, cpu) != named.end(); });
+  return both;
 }
 
 }  // namespace
@@ -52,13 +62,7 @@ std::vector<int> near_pci_device(const std::vector<int>& cpus, const std::string
   const size_t colon = name.find(':');
   if (colon == std::string::npos) return {};
   if (colon > 4) name = name.substr(colon - 4);
-  const std::vector<int> local =
-      parse_cpu_list(first_line(sysfs + "/bus/pci/devices/" + name + "/local_cpulist"));
-  std::vector<int> near;
-  for (const int cpu : cpus) {
-    if (std::ranges::find(local, cpu) != local.end()) near.push_back(cpu);
-  }
-  return near;
+  return those_in(cpus, first_line(sysfs + "/bus/pci/devices/" + name + "/local_cpulist"));
 }
 
 int physical_cores(const std::vector<int>& cpus, const std::string& sysfs) {
@@ -87,6 +91,34 @@ std::vector<std::vector<int>> share_out(const std::vector<int>& cpus, int n_part
     parts[i * parts.size() / places.size()].push_back(std::get<2>(places[i]));
   }
   return parts;
+}
+
+std::vector<std::vector<int>> numa_nodes(const std::vector<int>& cpus, const std::string& sysfs) {
+  const std::string folder = sysfs + "/devices/system/node/";
+  const std::vector<int> numbers = parse_cpu_list(first_line(folder + "online"));
+  std::vector<std::vector<int>> nodes;
+  if (numbers.size() < 2) return nodes;
+  for (const int number : numbers) {
+    const std::string name = "node" + std::to_string(number);
+    std::vector<int> of_node = those_in(cpus, first_line(folder + name + "/cpulist"));
+    if (!of_node.empty()) nodes.push_back(std::move(of_node));
+  }
+  return nodes;
+}
+
+std::vector<std::vector<int>> cpus_of_threads(int threads,
+                                              const std::vector<std::vector<int>>& nodes) {
+  std::vector<size_t> node_of_core;
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    node_of_core.insert(node_of_core.end(), nodes[node].size(), node);
+  }
+  std::vector<std::vector<int>> cpus;
+  if (node_of_core.empty()) return cpus;
+  const auto n = static_cast<size_t>(threads);
+  for (size_t t = 0; t < n; ++t) {
+    cpus.push_back(nodes[node_of_core[t * node_of_core.size() / n]]);
+  }
+  return cpus;
 }
 
 }  // namespace edgellm::cpu

@@ -27,4 +27,14 @@ int physical_cores(const std::vector<int>& cpus, const std::string& sysfs = "/sy
 std::vector<std::vector<int>> share_out(const std::vector<int>& cpus, int n_parts,
                                         const std::string& sysfs = "/sys");
 
+// Which of `cpus` each of the machine's NUMA nodes has, nodes without one left out. Empty where the
+// machine has one node or does not say.
+std::vector<std::vector<int>> numa_nodes(const std::vector<int>& cpus,
+                                         const std::string& sysfs = "/sys");
+
+// The node of each of `threads` threads: as many of a node as it has of all nodes' cores, and
+// neighbours together. Every thread gets all cores of its node. Empty for no nodes.
+std::vector<std::vector<int>> cpus_of_threads(int threads,
+                                              const std::vector<std::vector<int>>& nodes);
+
 }  // namespace edgellm::cpu

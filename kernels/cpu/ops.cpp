@@ -248,21 +248,23 @@ void qkv(const QkvArgs& args, Pool& pool) {
       has_own ? code({args.gain, gain_or(args.k_input_gain), gain_or(args.v_input_gain)})
               : code({args.gain});
 
-  // One loop over the items of all three products.
-  const Tiling tilings[3] = {Tiling(args.q.rows, args.rows, pool.threads()),
-                             Tiling(args.k.rows, args.rows, pool.threads()),
-                             Tiling(args.v.rows, args.rows, pool.threads())};
-  const int items = tilings[0].items() + tilings[1].items() + tilings[2].items();
-  pool.for_each(items, 1, [&](int begin, int end, int) {
+  // The rows of q, k and v as if they were of one matrix, so that every thread gets as many.
+  const int all_rows = args.q.rows + args.k.rows + args.v.rows;
+  const Tiling tiling(all_rows, args.rows, pool.threads());
+  pool.for_each(tiling.items(), 1, [&](int begin, int end, int) {
     for (int item = begin; item < end; ++item) {
-      int index = item;
-      int which = 0;
-      while (index >= tilings[which].items()) index -= tilings[which++].items();
-      const int width = matrices[which]->rows;
-      const Tile tile(tilings[which], index, width, args.rows);
-      coded.multiply(which, *matrices[which], tile.w_begin, tile.w_end, tile.t_begin, tile.t_end,
-                     products[which] + at(tile.t_begin, width, tile.w_begin),
-                     static_cast<size_t>(width));
+      const Tile tile(tiling, item, all_rows, args.rows);
+      int first = 0;  // of these rows: that of matrix `which`
+      for (int which = 0; which < 3; ++which) {
+        const int width = matrices[which]->rows;
+        const int w_begin = std::max(tile.w_begin - first, 0);
+        const int w_end = std::min(tile.w_end - first, width);
+        first += width;
+        if (w_begin >= w_end) continue;
+        coded.multiply(which, *matrices[which], w_begin, w_end, tile.t_begin, tile.t_end,
+                       products[which] + at(tile.t_begin, width, w_begin),
+                       static_cast<size_t>(width));
+      }
     }
   });
 

@@ -12,6 +12,7 @@
 #endif
 
 #include "base/error.h"
+#include "kernels/cpu/machine.h"
 
 namespace edgellm::cpu {
 namespace {
@@ -75,8 +76,11 @@ std::byte* Pool::Scratch::get(size_t bytes) {
   return data_.get();
 }
 
-Pool::Pool(int threads, const Primitives& isa) : isa_(isa) {
+Pool::Pool(int threads, const Primitives& isa, std::vector<std::vector<int>> cpus_of_threads)
+    : isa_(isa), cpus_of_threads_(std::move(cpus_of_threads)) {
   require(threads >= 1, "a pool needs at least one thread");
+  require(cpus_of_threads_.empty() || cpus_of_threads_.size() == static_cast<size_t>(threads),
+          "all threads have cores, or none");
   per_thread_.resize(static_cast<size_t>(threads));
   of_thread_ = std::make_unique<Thread[]>(static_cast<size_t>(threads));
   workers_.reserve(static_cast<size_t>(threads - 1));
@@ -201,6 +205,7 @@ int Pool::finished_chunks(uint32_t number) const {
 }
 
 void Pool::worker_main(int thread) {
+  if (!cpus_of_threads_.empty()) bind_this_thread(cpus_of_threads_[static_cast<size_t>(thread)]);
   uint32_t seen = 0;
   for (;;) {
     for (int spin = 0; spin < kSpins && job_.load(std::memory_order_relaxed) == seen; ++spin) {

@@ -28,9 +28,10 @@ struct Primitives;
 
 class Pool {
  public:
-  // `threads` >= 1, the caller counted. `isa` is the path that the ops take. Throws Error
-  // (kRuntime) where the system gives no more threads.
-  Pool(int threads, const Primitives& isa);
+  // `threads` >= 1, the caller counted. `isa` is the path that the ops take. Thread i, but for the
+  // caller, uses cores cpus_of_threads[i], or any where there are none. Throws Error (kRuntime)
+  // where the system gives no more threads.
+  Pool(int threads, const Primitives& isa, std::vector<std::vector<int>> cpus_of_threads = {});
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -119,6 +120,7 @@ class Pool {
   void worker_main(int thread);
 
   const Primitives& isa_;
+  const std::vector<std::vector<int>> cpus_of_threads_;  // of all, or none
   std::vector<std::thread> workers_;
   Scratch shared_;
   std::vector<Scratch> per_thread_;

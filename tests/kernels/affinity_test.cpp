@@ -45,6 +45,34 @@ TEST_CASE("cores near a PCI device are those of its node that may be used") {
   CHECK(near_pci_device(all, "", sys.path().string()).empty());
 }
 
+TEST_CASE("NUMA nodes are those of the cores that may be used") {
+  const test::TempDir sys;
+  const std::string root = sys.path().string();
+  const Cpus all{0, 1, 2, 3, 4, 5, 6, 7};
+  CHECK(numa_nodes(all, root).empty());  // the system says nothing
+  write(sys / "devices/system/node/online", "0");
+  write(sys / "devices/system/node/node0/cpulist", "0-7");
+  CHECK(numa_nodes(all, root).empty());  // one node
+  write(sys / "devices/system/node/online", "0-2");
+  write(sys / "devices/system/node/node0/cpulist", "0-1,4-5");
+  write(sys / "devices/system/node/node1/cpulist", "2-3,6-7");
+  write(sys / "devices/system/node/node2/cpulist", "");  // memory without cores
+  CHECK(numa_nodes(all, root) == std::vector<Cpus>{{0, 1, 4, 5}, {2, 3, 6, 7}});
+  CHECK(numa_nodes({1, 2, 3}, root) == std::vector<Cpus>{{1}, {2, 3}});
+  CHECK(numa_nodes({2, 7}, root) == std::vector<Cpus>{{2, 7}});
+}
+
+TEST_CASE("each node gets as many threads as it has of the cores") {
+  const Cpus a{0, 1, 4, 5};
+  const Cpus b{2, 3};
+  CHECK(cpus_of_threads(3, {}).empty());
+  CHECK(cpus_of_threads(1, {a, b}) == std::vector<Cpus>{a});
+  CHECK(cpus_of_threads(2, {a, b}) == std::vector<Cpus>{a, a});
+  CHECK(cpus_of_threads(3, {a, b}) == std::vector<Cpus>{a, a, b});
+  CHECK(cpus_of_threads(6, {a, b}) == std::vector<Cpus>{a, a, a, a, b, b});
+  CHECK(cpus_of_threads(12, {b, a}) == std::vector<Cpus>{b, b, b, b, a, a, a, a, a, a, a, a});
+}
+
 TEST_CASE("the two threads of a core count as one, if both may be used") {
   const test::TempDir sys;
   const auto count = [&](const Cpus& cpus) { return physical_cores(cpus, sys.path().string()); };
