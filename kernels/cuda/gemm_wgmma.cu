@@ -13,6 +13,7 @@
 //
 // Rows g and g + 8 of a warp's sixteen are the two rows of a pair. Lane 4 g + t has the sums of
 // both for tokens 8 j + 2 t and 8 j + 2 t + 1, so it stores them without an exchange.
+#include <type_traits>
 #include <utility>
 
 #include "kernels/cuda/device/bulk.cuh"
@@ -49,6 +50,7 @@ struct Tiling {
 
   struct Shared {
     RowScale scales[kOwnTokens];
+    int positions[kOwnTokens];
     float2 factors[kGroups][kOwnTokens];  // of the first and second rows of pairs
     alignas(8) uint64_t arrived[kStages];
     uint64_t read[kStages];
@@ -286,53 +288,82 @@ __device__ __forceinline__ void scale_sums(const Op& op, int group_pair, int pai
   }
 }
 
+// The token of a lane's k-th result.
+__device__ __forceinline__ int token_of_result(int k) {
+  return k / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + k % 2;
+}
+
 // The targets of a lane's results: of a pair, for some of its tokens. They are located together:
 // the thread waits for memory once.
 template <class Op, int kCount>
 struct LaneTargets {
   typename Op::Target target[kCount];
 
-  // Of targets first .. first + kCount - 1. Those of tokens from `end` on are the last one's.
-  __device__ __forceinline__ LaneTargets(const Op& op, int pair, int first_token, int end,
-                                         int first) {
+  // Those of tokens from `end` on are the last one's.
+  __device__ __forceinline__ LaneTargets(const Op& op, int pair, int first_token, int end) {
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      target[k] = op.locate(first_token + min(token(first + k), end - 1), pair);
+      target[k] = op.locate(first_token + min(token_of_result(k), end - 1), pair);
     }
 #pragma unroll
     for (int k = 0; k < kCount; ++k) op.prefetch(target[k]);
   }
-  // Of a lane's k-th result.
-  __device__ static int token(int k) {
-    return k / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + k % 2;
-  }
   // Lets the op store the results of tokens before `end`.
-  template <int kSums>
-  __device__ __forceinline__ void store(const Op& op, const int (&results)[kSums], int end,
-                                        int first) const {
+  __device__ __forceinline__ void store(const Op& op, const int (&results)[2 * kCount],
+                                        int end) const {
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      const int at = (first + k) / 2 * 4 + k % 2;
-      if (token(first + k) < end) {
+      const int at = k / 2 * 4 + k % 2;
+      if (token_of_result(k) < end) {
         op.store(target[k], __int_as_float(results[at]), __int_as_float(results[at + 2]));
       }
     }
   }
 };
 
-// Lets the op store a lane's results, of tokens before `end` of the tile.
-template <int kSums, class Op>
-__device__ __forceinline__ void store_results(const Op& op, int pair, int first_token, int end,
-                                              const int (&results)[kSums]) {
-  if (pair >= op.pairs()) return;
+// Stores a lane's results by its column, of tokens before `end` of the tile. What a batch of them
+// is combined with is read together. Without branches for tokens where the tile is whole.
+template <bool kWhole, int kSums, class Column>
+__device__ __forceinline__ bool store_column(const Column& column, int first_token, int end,
+                                             const int* positions, const int (&results)[kSums]) {
   constexpr int kBatch = 8;
   static_assert(kSums % (2 * kBatch) == 0);
+  bool finite = true;
 #pragma unroll
   for (int first = 0; first < kSums / 2; first += kBatch) {
-    if (4 * first >= end) break;
-    const LaneTargets<Op, kBatch> targets(op, pair, first_token, end, first);
-    targets.store(op, results, end, first);
+    if (!kWhole && 4 * first >= end) break;
+    typename Column::Loaded loaded[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int token = token_of_result(first + k);
+      const int existing = kWhole ? token : min(token, end - 1);
+      loaded[k] = column.load(first_token + existing, positions[existing]);
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int token = token_of_result(first + k);
+      if (!kWhole && token >= end) continue;
+      const int at = (first + k) / 2 * 4 + k % 2;
+      finite = column.store(first_token + token, loaded[k], __int_as_float(results[at]),
+                            __int_as_float(results[at + 2])) &&
+               finite;
+    }
   }
+  return finite;
+}
+
+// Lets the op store a lane's results, of tokens before `end` of the tile, whose positions are
+// given.
+template <int kSums, class Op>
+__device__ __forceinline__ void store_results(const Op& op, int pair, int first_token, int end,
+                                              const int* positions, const int (&results)[kSums]) {
+  if (pair >= op.pairs()) return;
+  op.with_column(pair, [&](const auto& column) {
+    const bool finite = end == 2 * kSums
+                            ? store_column<true>(column, first_token, end, positions, results)
+                            : store_column<false>(column, first_token, end, positions, results);
+    op.note(finite);
+  });
 }
 
 // Sends each part the sums of its tokens.
@@ -397,6 +428,7 @@ __device__ __forceinline__ void make_tile(const Op& op, const QuantisedRows& row
   for (int i = static_cast<int>(threadIdx.x); i < T::kOwnTokens; i += T::kThreads) {
     const int token = min(own_token + i, rows.tokens - 1);
     shared.scales[i] = {rows.sum[token], rows.s[token], rows.r[token]};
+    shared.positions[i] = op.position(token);
   }
   if constexpr (T::kParts > 1) cluster_wait();  // the inboxes of all parts are open
   __syncthreads();                              // the scales and the barriers are there
@@ -411,17 +443,17 @@ __device__ __forceinline__ void make_tile(const Op& op, const QuantisedRows& row
     // A part without tokens or pairs locates others, whose values may be changing, and stores
     // nothing.
     const LaneTargets<Op, T::kOwnSums / 2> targets(
-        op, min(pair, op.pairs() - 1), min(own_token, rows.tokens - 1), max(own_end, 1), 0);
+        op, min(pair, op.pairs() - 1), min(own_token, rows.tokens - 1), max(own_end, 1));
     shared.sums.wait();
     if (group_pair >= op.pairs() || own_end <= 0) return;
     int own_sums[T::kOwnSums];
     add_parts<T>(part_sums, own_sums);
     scale_sums(op, group_pair, pair, 1 + group, shared.scales, shared.factors[group], own_sums);
-    if (pair < op.pairs()) targets.store(op, own_sums, own_end, 0);
+    if (pair < op.pairs()) targets.store(op, own_sums, own_end);
   } else {
     if (group_pair >= op.pairs()) return;
     scale_sums(op, group_pair, pair, 1 + group, shared.scales, shared.factors[group], sums);
-    store_results(op, pair, first_token, own_end, sums);
+    store_results(op, pair, first_token, own_end, shared.positions, sums);
   }
 }
 

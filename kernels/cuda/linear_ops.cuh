@@ -12,7 +12,15 @@
 //   store(target, a, b)      stores the results of the two rows, scaled
 //   share_scales(a, b)       whether the multipliers of pairs a .. b are known to be the same
 //   redirect(target, memory) the same target in `memory` [kRedirectFloats], for a warm-up
+// A thread that has many tokens of one pair stores them by a column instead:
+//   with_column(pair, run)   calls run(column) with the type of column that the pair has
+//   position(token)          what a column wants to know of a token
+//   column.load(token, position)        reads what the results of a token are combined with
+//   column.store(token, loaded, a, b)   stores them; false where one is not finite and should be
+//   note(finite)             of all that stores have said
 #pragma once
+
+#include <type_traits>
 
 #include "kernels/cuda/device/common.cuh"
 #include "kernels/cuda/plan/linear.h"
@@ -20,6 +28,17 @@
 namespace edgellm::cuda {
 
 constexpr int kRedirectFloats = 2;
+
+// base[count * stride] where `bytes` are those of the stride: one instruction.
+template <class T>
+__device__ __forceinline__ T* advance(T* base, int count, uint32_t bytes) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  return reinterpret_cast<T*>(reinterpret_cast<Byte*>(base) +
+                              static_cast<uint64_t>(static_cast<uint32_t>(count)) * bytes);
+}
+__device__ __forceinline__ uint32_t row_bytes(int width) {
+  return static_cast<uint32_t>(width) * static_cast<uint32_t>(sizeof(float));
+}
 
 // A TernaryMatrix, shorter: kernels start with cold caches, their arguments included.
 struct WeightMatrix {
@@ -94,6 +113,34 @@ struct ProjectOp {
     target.redirected = true;
     return target;
   }
+  struct Column {
+    float* at[2];          // of token 0; both the first where there is no second
+    uint32_t token_bytes;  // from a token to the next
+    bool has_second;
+
+    struct Loaded {
+      float residual[2];
+    };
+    __device__ Loaded load(int token, int) const {
+      return {{*advance(at[0], token, token_bytes), *advance(at[1], token, token_bytes)}};
+    }
+    __device__ bool store(int token, const Loaded& loaded, float a, float b) const {
+      const float first = loaded.residual[0] + a;
+      const float second = loaded.residual[1] + b;
+      *advance(at[0], token, token_bytes) = first;
+      if (has_second) *advance(at[1], token, token_bytes) = second;
+      return isfinite(first) && (!has_second || isfinite(second));
+    }
+  };
+  template <class Run>
+  __device__ void with_column(int pair, const Run& run) const {
+    const bool has_second = pair + pairs() < w.rows;
+    run(Column{{x + pair, x + pair + (has_second ? pairs() : 0)}, row_bytes(w.rows), has_second});
+  }
+  __device__ int position(int) const { return 0; }
+  __device__ void note(bool finite) const {
+    if (!finite) set_fault(fault, layer + 1);
+  }
   __device__ void store(const Target& target, float a, float b) const {
     const float first = target.residual[0] + a;
     *target.at[0] = first;
@@ -107,12 +154,15 @@ struct ProjectOp {
   }
 };
 
-__device__ __forceinline__ float gated(GateActivation act, float gate, float up) {
-  if (act == GateActivation::kRelu2) {
-    const float t = gate > 0.0f ? gate : 0.0f;
-    return (t * t) * up;
-  }
+__device__ __forceinline__ float gated_by_relu2(float gate, float up) {
+  const float t = gate > 0.0f ? gate : 0.0f;
+  return (t * t) * up;
+}
+__device__ __forceinline__ float gated_by_silu(float gate, float up) {
   return (gate / (1.0f + canonical_exp(-gate))) * up;
+}
+__device__ __forceinline__ float gated(GateActivation act, float gate, float up) {
+  return act == GateActivation::kRelu2 ? gated_by_relu2(gate, up) : gated_by_silu(gate, up);
 }
 
 // u = act(gate) * up
@@ -143,6 +193,30 @@ struct FfnUpOp {
   __device__ void store(const Target& target, float g, float v) const {
     *target.at = gated(act, g, v);
   }
+
+  template <GateActivation kAct>
+  struct Column {
+    float* at;             // of token 0
+    uint32_t token_bytes;  // from a token to the next
+
+    struct Loaded {};
+    __device__ Loaded load(int, int) const { return {}; }
+    __device__ bool store(int token, const Loaded&, float g, float v) const {
+      *advance(at, token, token_bytes) = gated(kAct, g, v);
+      return true;
+    }
+  };
+  template <class Run>
+  __device__ void with_column(int pair, const Run& run) const {
+    const uint32_t token_bytes = row_bytes(gate.rows);
+    if (act == GateActivation::kRelu2) {
+      run(Column<GateActivation::kRelu2>{u + pair, token_bytes});
+    } else {
+      run(Column<GateActivation::kSilu>{u + pair, token_bytes});
+    }
+  }
+  __device__ int position(int) const { return 0; }
+  __device__ void note(bool) const {}
 };
 
 // q, k and v with RoPE, or without where there are no angles. Pairs of q come first, then those of
@@ -208,10 +282,7 @@ struct QkvOp {
       target.sine = rope_sin[angle];
     }
     const int width = which == 0 ? q.rows : k.rows;
-    target.at[0] = (which == 0   ? q_out
-                    : which == 1 ? k_out
-                                 : v_out) +
-                   static_cast<size_t>(token) * static_cast<size_t>(width) +
+    target.at[0] = out(which) + static_cast<size_t>(token) * static_cast<size_t>(width) +
                    static_cast<size_t>(pair / half * head_dim + d);
     target.at[1] = target.at[0] + half;
     return target;
@@ -223,16 +294,57 @@ struct QkvOp {
     return target;
   }
   __device__ void store(const Target& target, float low, float high) const {
-    if (target.rotates) {
-      const float rotated = low * target.cosine - high * target.sine;
-      high = high * target.cosine + low * target.sine;
-      low = rotated;
-    }
+    if (target.rotates) rotate(low, high, target.cosine, target.sine);
     *target.at[0] = low;
     *target.at[1] = high;
   }
 
+  template <bool kRotates>
+  struct Column {
+    float* at[2];          // of token 0
+    uint32_t token_bytes;  // from a token to the next
+    const float* cosine;   // of position 0
+    const float* sine;
+    uint32_t position_bytes;  // from a position to the next
+
+    struct Loaded {
+      float cosine, sine;
+    };
+    __device__ Loaded load(int, int position) const {
+      if constexpr (!kRotates) return {};
+      return {*advance(cosine, position, position_bytes), *advance(sine, position, position_bytes)};
+    }
+    __device__ bool store(int token, const Loaded& loaded, float low, float high) const {
+      if constexpr (kRotates) rotate(low, high, loaded.cosine, loaded.sine);
+      *advance(at[0], token, token_bytes) = low;
+      *advance(at[1], token, token_bytes) = high;
+      return true;
+    }
+  };
+  template <class Run>
+  __device__ void with_column(int pair, const Run& run) const {
+    const int which = matrix_of(pair);
+    const int half = head_dim / 2;
+    const int d = pair % half;
+    float* at = out(which) + (pair / half * head_dim + d);
+    const uint32_t token_bytes = row_bytes(which == 0 ? q.rows : k.rows);
+    if (which != 2 && rope_cos != nullptr) {
+      run(Column<true>{{at, at + half}, token_bytes, rope_cos + d, rope_sin + d, row_bytes(half)});
+    } else {
+      run(Column<false>{{at, at + half}, token_bytes, nullptr, nullptr, 0});
+    }
+  }
+  __device__ int position(int token) const { return positions[token]; }
+  __device__ void note(bool) const {}
+
  private:
+  __device__ static void rotate(float& low, float& high, float cosine, float sine) {
+    const float rotated = low * cosine - high * sine;
+    high = high * cosine + low * sine;
+    low = rotated;
+  }
+  __device__ float* out(int which) const { return which == 0 ? q_out : which == 1 ? k_out : v_out; }
+
   // 0, 1, 2 for q, k, v; `pair` becomes the pair's number in that matrix.
   __device__ int matrix_of(int& pair) const {
     if (pair < q.rows / 2) return 0;
