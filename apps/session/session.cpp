@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "apps/common/parse_number.h"
@@ -192,6 +193,11 @@ EngineOptions Session::fit_device(const std::function<EngineOptions(const Device
 
 void Session::check_contents() {
   if (options_.no_verify || contents_are_checked_) return;
+  // The GPUs' contexts are made in the meantime: each of the two takes some tenths of a second.
+  std::vector<std::jthread> contexts;
+  for (const Device& device : devices_) {
+    if (device.gpu) contexts.emplace_back(make_gpu_context, *device.gpu);
+  }
   messages_.with_progress([&](const Progress& progress) { model_->verify_contents(progress); });
   contents_are_checked_ = true;
 }

@@ -26,9 +26,10 @@ namespace {
 
 using cuda::cuda_check;
 
-// Bytes of one copy to the device: long enough for the bus, and for the longest row of codes that a
-// file may hold (2^24 columns).
-constexpr size_t kPieceBytes = size_t{4} << 20;
+// Bytes of one copy to the device, or those of a row of codes where it is longer: enough for the
+// bus. Larger staging buffers make a start slow: the driver takes half a millisecond to pin a
+// megabyte, and does so for one engine after the other.
+constexpr size_t kPieceBytes = size_t{1} << 20;
 
 // One thread reads the page cache at 5 to 10 GB/s, the bus takes up to 50.
 constexpr int kCopyThreads = 6;
@@ -40,14 +41,14 @@ constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 // Two staging buffers of a thread: one is filled while the other is on its way.
 class Stager {
  public:
-  Stager() = default;
+  explicit Stager(size_t buffer_bytes) : buffer_bytes_(buffer_bytes), memory_(2 * buffer_bytes) {}
   // Where another thread has failed, the bus may still be reading the buffers.
   ~Stager() { cudaStreamSynchronize(stream_); }
 
   std::byte* next() {
     turn_ = 1 - turn_;
     sent_[turn_].wait("uploading the model");
-    return memory_.data() + static_cast<size_t>(turn_) * kPieceBytes;
+    return memory_.data() + static_cast<size_t>(turn_) * buffer_bytes_;
   }
   void send(std::byte* to, const std::byte* staged, size_t bytes) {
     cuda_check(cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, stream_),
@@ -59,7 +60,8 @@ class Stager {
   }
 
  private:
-  PinnedMemory memory_{2 * kPieceBytes};
+  const size_t buffer_bytes_;
+  PinnedMemory memory_;
   Stream stream_;
   Event sent_[2];
   int turn_ = 0;
@@ -135,10 +137,9 @@ void DeviceModel::add_rows(void* to, const void* from, size_t rows, size_t row_b
     return;
   }
   if (!has_memory_) return;
-  require(pitch <= kPieceBytes, "a row of codes is longer than a staging buffer");
   auto* target = static_cast<std::byte*>(to);
   const auto* source = static_cast<const std::byte*>(from);
-  const size_t rows_per_piece = kPieceBytes / pitch;
+  const size_t rows_per_piece = std::max<size_t>(1, kPieceBytes / pitch);
   for (size_t row = 0; row < rows; row += rows_per_piece) {
     pieces_.push_back({target + row * pitch, source + row * row_bytes,
                        std::min(rows_per_piece, rows - row), row_bytes, pitch});
@@ -320,9 +321,13 @@ void DeviceModel::copy_pieces(const EngineOptions& options, const Progress& prog
   const int threads =
       std::min({kCopyThreads, cpu::usable_cores(), static_cast<int>(pieces_.size())});
   uint64_t total = 0;
-  for (const Piece& piece : pieces_) total += piece.rows * piece.row_bytes;
+  size_t largest = 0;
+  for (const Piece& piece : pieces_) {
+    total += piece.rows * piece.row_bytes;
+    largest = std::max(largest, piece.rows * piece.pitch);
+  }
   std::vector<std::unique_ptr<Stager>> stagers;
-  for (int t = 0; t < threads; ++t) stagers.push_back(std::make_unique<Stager>());
+  for (int t = 0; t < threads; ++t) stagers.push_back(std::make_unique<Stager>(largest));
   std::atomic<uint64_t> done{0};
   std::atomic<bool> stopped{false};
   cpu::Pool pool(threads, cpu::primitives());

@@ -44,6 +44,10 @@ GpuList list_gpus() {
   return list;
 }
 
+void make_gpu_context(int index) {
+  if (cudaSetDevice(index) == cudaSuccess) cudaFree(nullptr);
+}
+
 uint64_t gpu_free_bytes(int index) {
   size_t free_bytes = 0;
   size_t total_bytes = 0;

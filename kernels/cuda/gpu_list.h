@@ -27,7 +27,11 @@ struct GpuList {
 
 GpuList list_gpus();
 
-// Free memory of a listed GPU. Makes a CUDA context on it, which takes a moment.
+// Makes a CUDA context on a listed GPU, which takes a moment, if there is none. A failure shows
+// when the GPU is used.
+void make_gpu_context(int index);
+
+// Free memory of a listed GPU. Makes a context on it.
 uint64_t gpu_free_bytes(int index);
 
 // The oldest GPU that the kernels run on: compute capability 7.5 (T4).

@@ -9,6 +9,8 @@ GpuList list_gpus() {
   return list;
 }
 
+void make_gpu_context(int) {}
+
 uint64_t gpu_free_bytes(int) { return 0; }
 
 }  // namespace edgellm
