@@ -281,7 +281,7 @@ struct AttentionArgs {
 // short.
 constexpr int decode_reach(int rows, int positions) {
   constexpr int kFewRows = 8;
-  constexpr int kSomeRows = 32;
+  constexpr int kSomeRows = 64;
   constexpr int kShortest = 256;
   int reach = kShortest;
   while (reach < positions) reach *= 4;

@@ -1,4 +1,6 @@
-// Before attention of many rows: their queries into codes, their keys and values into the cache.
+// Before attention of many rows: their queries into codes, their keys and values into the cache. Of
+// heads with 64, 128 or 256 dimensions a warp has several rows at once: what is done once for a
+// row, such as its unit, makes most of the instructions.
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/device/code_row.cuh"
@@ -38,7 +40,7 @@ __device__ __forceinline__ void code_query(const AttentionArgs& args, const Code
                                            float scale, WarpRow<kSlabs>& row, int row_index,
                                            int head, int slabs) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const CodedRow<kSlabs> coded(row, RowKind::kQuery, args.kv.head_dim, args.kv.type);
+  const CodedRow<WarpRow<kSlabs>> coded(row, RowKind::kQuery, args.kv.head_dim, args.kv.type);
   const size_t query =
       static_cast<size_t>(row_index) * static_cast<size_t>(args.heads) + static_cast<size_t>(head);
   auto* codes = reinterpret_cast<uint8_t*>(out.codes) +
@@ -57,7 +59,7 @@ __device__ __forceinline__ void append_key(const AttentionArgs& args, WarpRow<kS
                                            int row_index, int kv_head, int slabs) {
   const KvCache& kv = args.kv;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const CodedRow<kSlabs> coded(row, RowKind::kKey, kv.head_dim, kv.type);
+  const CodedRow<WarpRow<kSlabs>> coded(row, RowKind::kKey, kv.head_dim, kv.type);
   const int position = args.places.position[row_index];
   const size_t number = kv.tile_number(args.places.sequence[row_index], position, kv_head);
   uint8_t* keys = static_cast<uint8_t*>(kv.k) + number * kv.tile_elements() * kDigits;
@@ -78,36 +80,28 @@ __device__ __forceinline__ void append_key(const AttentionArgs& args, WarpRow<kS
 // Codes of a block's rows of values, before they are transposed.
 template <int kSlabs>
 struct ValueCodes {
-  int16_t code[kCodeRows][32 * kSlabs];
+  alignas(16) int16_t code[kCodeRows][32 * kSlabs];
 };
 
+// The units of row r of an item's values, by one thread.
+__device__ __forceinline__ void append_value_units(const AttentionArgs& args, const CodeItem& item,
+                                                   int r, const CodeUnit& unit) {
+  const KvCache& kv = args.kv;
+  const int position = args.places.position[item.first + r];
+  float* units =
+      kv.units_of(kv.tile_number(args.places.sequence[item.first + r], position, item.head)) +
+      position % kAttentionChunk;
+  units[kAttentionChunk] = unit.unit;
+  units[2 * kAttentionChunk] = unit.per_unit;
+}
+
+// Writes the codes of an item's values to the cache, by all threads of the block.
 template <int kSlabs, int kDigits>
-__device__ __forceinline__ void append_values(const AttentionArgs& args, const CodeItem& item,
-                                              int slabs, ValueCodes<kSlabs>& codes) {
+__device__ __forceinline__ void write_values(const AttentionArgs& args, const CodeItem& item,
+                                             int slabs, int threads,
+                                             const ValueCodes<kSlabs>& codes) {
   const KvCache& kv = args.kv;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  WarpRow<kSlabs> rows[kWarpCodeRows];
-  load_rows(rows, args.v, item, kv.kv_heads, kv.head_dim);
-#pragma unroll
-  for (int i = 0; i < kWarpCodeRows; ++i) {
-    const int r = static_cast<int>(threadIdx.x) / 32 + i * kCodeWarps;
-    if (r >= item.rows) break;
-    const int row_index = item.first + r;
-    WarpRow<kSlabs>& row = rows[i];
-    const CodedRow<kSlabs> coded(row, RowKind::kValue, kv.head_dim, kv.type);
-#pragma unroll
-    for (int j = 0; j < kSlabs; ++j) {
-      codes.code[r][lane + 32 * j] = static_cast<int16_t>(coded.code[j]);
-    }
-    if (lane != 0) continue;
-    const int position = args.places.position[row_index];
-    float* units =
-        kv.units_of(kv.tile_number(args.places.sequence[row_index], position, item.head)) +
-        position % kAttentionChunk;
-    units[kAttentionChunk] = coded.unit.unit;
-    units[2 * kAttentionChunk] = coded.unit.per_unit;
-    if (!coded.finite) set_fault(args.fault, args.layer + 1);
-  }
   // The positions of a whole word, in their order?
   const int first_position = args.places.position[item.first];
   bool in_order = item.rows == kCodeRows && first_position % kCodeRows == 0;
@@ -118,7 +112,7 @@ __device__ __forceinline__ void append_values(const AttentionArgs& args, const C
   const bool whole_words = __syncthreads_and(in_order);
 
   const int dims = 32 * slabs;
-  for (int i = static_cast<int>(threadIdx.x); i < kDigits * dims; i += kCodeThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kDigits * dims; i += threads) {
     const int d = i % dims;
     const int digit = i / dims;
     if (whole_words) {
@@ -147,6 +141,28 @@ __device__ __forceinline__ void append_values(const AttentionArgs& args, const C
           digit_byte<kDigits>(codes.code[r][d], digit);
     }
   }
+}
+template <int kSlabs, int kDigits>
+__device__ __forceinline__ void append_values(const AttentionArgs& args, const CodeItem& item,
+                                              int slabs, ValueCodes<kSlabs>& codes) {
+  const KvCache& kv = args.kv;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  WarpRow<kSlabs> rows[kWarpCodeRows];
+  load_rows(rows, args.v, item, kv.kv_heads, kv.head_dim);
+#pragma unroll
+  for (int i = 0; i < kWarpCodeRows; ++i) {
+    const int r = static_cast<int>(threadIdx.x) / 32 + i * kCodeWarps;
+    if (r >= item.rows) break;
+    const CodedRow<WarpRow<kSlabs>> coded(rows[i], RowKind::kValue, kv.head_dim, kv.type);
+#pragma unroll
+    for (int j = 0; j < kSlabs; ++j) {
+      codes.code[r][lane + 32 * j] = static_cast<int16_t>(coded.code[j]);
+    }
+    if (lane != 0) continue;
+    append_value_units(args, item, r, coded.unit);
+    if (!coded.finite) set_fault(args.fault, args.layer + 1);
+  }
+  write_values<kSlabs, kDigits>(args, item, slabs, kCodeThreads, codes);
 }
 
 // Number `kind` of the kinds of rows: the query heads, then the keys and the values of the kv
@@ -180,7 +196,101 @@ __device__ __forceinline__ void code_rows(const AttentionArgs& args, const Coded
   }
 }
 
+// ---- Heads of 32 kSlabs dimensions, several rows a warp -----------------------------------------
+
+// The codes of the eight dimensions of a query that a lane has.
+template <int kSlabs>
+__device__ __forceinline__ void store_query(const CodedQueries& out, size_t query,
+                                            const int (&code)[8]) {
+  const int d = 8 * LanesRow<kSlabs>::lane();
+  uint8_t* to = reinterpret_cast<uint8_t*>(out.codes) +
+                query * static_cast<size_t>(query_code_bytes(32 * kSlabs)) + d / kSlabDims * 64 +
+                d % kSlabDims;
+  *reinterpret_cast<uint2*>(to) = digit_bytes<2>(code, 0);
+  *reinterpret_cast<uint2*>(to + kSlabDims) = digit_bytes<2>(code, 1);
+}
+
+// The same of a key. Returns the number of its tile.
+template <int kSlabs, int kDigits>
+__device__ __forceinline__ size_t store_key(const AttentionArgs& args, int row, int kv_head,
+                                            const int (&code)[8]) {
+  const KvCache& kv = args.kv;
+  const int position = args.places.position[row];
+  const size_t number = kv.tile_number(args.places.sequence[row], position, kv_head);
+  uint8_t* keys = static_cast<uint8_t*>(kv.k) +
+                  number * static_cast<size_t>(code_tile_bytes(32 * kSlabs, kDigits));
+#pragma unroll
+  for (int digit = 0; digit < kDigits; ++digit) {
+    uint8_t* to = keys + key_byte(position, 8 * LanesRow<kSlabs>::lane(), digit, kDigits);
+    *reinterpret_cast<uint2*>(to) = digit_bytes<kDigits>(code, digit);
+  }
+  return number;
+}
+
+// Eight codes as int16.
+__device__ __forceinline__ uint4 value_codes(const int (&code)[8]) {
+  const auto two = [&](int i) {
+    return __byte_perm(static_cast<uint32_t>(code[i]), static_cast<uint32_t>(code[i + 1]), 0x5410);
+  };
+  return make_uint4(two(0), two(2), two(4), two(6));
+}
+
+// As code_rows(), by a block that has the lanes of sixteen rows.
+template <int kSlabs, int kDigits>
+__device__ __forceinline__ void code_lanes_rows(const AttentionArgs& args, const CodedQueries& out,
+                                                float scale, int first, int kind,
+                                                ValueCodes<kSlabs>& codes) {
+  using Row = LanesRow<kSlabs>;
+  constexpr int kDims = 32 * kSlabs;
+  const KvCache& kv = args.kv;
+  const int kv_kind = kind - args.heads;
+  const RowKind row_kind = kv_kind < 0             ? RowKind::kQuery
+                           : kv_kind < kv.kv_heads ? RowKind::kKey
+                                                   : RowKind::kValue;
+  const bool is_query = row_kind == RowKind::kQuery;
+  const int heads = is_query ? args.heads : kv.kv_heads;
+  const CodeItem item{first, min(kCodeRows, args.rows - first),
+                      is_query ? kind : kv_kind % kv.kv_heads};
+  const int r = static_cast<int>(threadIdx.x) / Row::kLanes;
+  const bool exists = r < item.rows;
+  const auto index = [&](int row) {
+    return static_cast<size_t>(row) * static_cast<size_t>(heads) + static_cast<size_t>(item.head);
+  };
+  const float* from = is_query ? args.q : row_kind == RowKind::kKey ? args.k : args.v;
+  Row row;
+  row.load(from + index(first + min(r, item.rows - 1)) * kDims);
+  const CodedRow<Row> coded(row, row_kind, kDims, kv.type);
+  const bool leads = exists && Row::lane() == 0;  // writes what there is once for a row
+  if (leads && !is_query && !coded.finite) set_fault(args.fault, args.layer + 1);
+  if (is_query) {
+    if (exists) store_query<kSlabs>(out, index(first + r), coded.code);
+    if (leads) out.factors[index(first + r)] = coded.factor(scale, kv.type);
+  } else if (row_kind == RowKind::kKey) {
+    if (!exists) return;
+    const size_t number = store_key<kSlabs, kDigits>(args, first + r, item.head, coded.code);
+    if (leads) {
+      kv.units_of(number)[args.places.position[first + r] % kAttentionChunk] = coded.unit.unit;
+    }
+  } else {
+    *reinterpret_cast<uint4*>(&codes.code[r][8 * Row::lane()]) = value_codes(coded.code);
+    if (leads) append_value_units(args, item, r, coded.unit);
+    write_values<kSlabs, kDigits>(args, item, kSlabs, kCodeRows * Row::kLanes, codes);
+  }
+}
+
+// ---- The kernels --------------------------------------------------------------------------------
+
 // The grid: x sixteen rows, y the kind of row.
+template <int kSlabs, int kDigits>
+__global__ void __launch_bounds__(kCodeRows* LanesRow<kSlabs>::kLanes)
+    code_lanes_kernel(AttentionArgs args, CodedQueries out, float scale) {
+  __shared__ ValueCodes<kSlabs> codes;
+  let_next_start();
+  wait_for_previous();
+  code_lanes_rows<kSlabs, kDigits>(args, out, scale, static_cast<int>(blockIdx.x) * kCodeRows,
+                                   static_cast<int>(blockIdx.y), codes);
+}
+
 template <int kSlabs, int kDigits>
 __global__ void __launch_bounds__(kCodeThreads)
     code_kernel(AttentionArgs args, CodedQueries out, float scale) {
@@ -195,8 +305,8 @@ template <int kSlabs, int kDigits>
 bool launch_if(const CodePlan& plan, const AttentionArgs& args, const CodedQueries& out,
                cudaStream_t stream) {
   if (plan.dims != 32 * kSlabs || digit_count(args.kv.type) != kDigits) return false;
-  launch(code_kernel<kSlabs, kDigits>, plan.launch, stream, args, out,
-         head_scale(args.kv.head_dim));
+  launch(plan.in_lanes ? code_lanes_kernel<kSlabs, kDigits> : code_kernel<kSlabs, kDigits>,
+         plan.launch, stream, args, out, head_scale(args.kv.head_dim));
   return true;
 }
 

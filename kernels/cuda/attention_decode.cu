@@ -5,7 +5,8 @@
 // The keys and values of a chunk are the rows of products on the tensor cores; the columns are the
 // digits of the queries, later those of the weights. A block that takes all chunks of a row merges
 // them as it goes. Otherwise each leaves the states of its chunks in the workspace, and the last
-// blocks of the row to end merge them, a head at a time.
+// blocks of the row to end merge them, a head at a time. Two blocks of a cluster that share a
+// context of two chunks need no workspace: the second sends its chunk to the first.
 //
 // The rows of this pass are coded here: queries by every block, a key and a value by the block that
 // takes the last chunk of a row. It also writes them to the cache. Chunks of earlier steps are
@@ -39,26 +40,49 @@ __device__ __forceinline__ DecodeItem item_of(const AttentionArgs& args, int wor
   item.sequence = args.places.sequence[row];
   item.position = args.places.position[row];
   item.chunks = item.position / kIntegerChunk + 1;
-  // Chunks of one round a block takes alone: leaving states to others takes longer.
-  item.workers = item.chunks <= D::kRound ? 1 : min(workers, item.chunks);
+  // Chunks of one round a block takes alone: leaving states to others takes longer. The first block
+  // of a pair also takes contexts that are longer than planned for.
+  const int at_once = D::kPair && item.chunks > 2 ? 1 : workers;
+  item.workers = item.chunks <= D::kRound ? 1 : min(at_once, item.chunks);
   item.begin = item.chunks * worker / item.workers;
   item.end = item.chunks * (worker + 1) / item.workers;
   return item;
 }
 
-// All chunks of the item: each into `merged`, or its state into the workspace where the row has
-// several workers.
+// Leaves the sums of values of chunk u of a round: those of head h at to + h * head_states.
 template <class D>
-__device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
-                                              const DecodeItem& item, float* states,
-                                              size_t head_states, int state_size, int head_dim,
-                                              int slabs, MergedHeads<D>& merged,
-                                              typename D::Shared& shared) {
+__device__ __forceinline__ void leave_sums(const ValueSums<D>& sums, int u, int heads, int head_dim,
+                                           float* to, size_t head_states) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
   const int t = lane % 4;
-  const bool alone = item.workers == 1;
+#pragma unroll
+  for (int n = 0; n < D::kColumns; ++n) {
+    const int head = 4 * n + t;
+    if (head >= heads) break;
+    float* of_head = to + static_cast<size_t>(head) * head_states;
+#pragma unroll
+    for (int i = 0; i < D::kDimTiles; ++i) {
+      const int d = 16 * (warp + D::kWarps * i) + g;
+      if (d < head_dim) of_head[d] = sums.of[u][i][n][0];
+      if (d + 8 < head_dim) of_head[d + 8] = sums.of[u][i][n][1];
+    }
+  }
+}
+
+// All chunks of the item: each into `merged`. Where the row has several workers its state goes into
+// the workspace instead, or from the second block of a pair to the first. `meets_copies`: this
+// thread has written to the cache what copies of later chunks read.
+template <class D>
+__device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
+                                              const DecodeItem& item, float* states,
+                                              size_t head_states, int state_size, int head_dim,
+                                              int slabs, bool meets_copies, MergedHeads<D>& merged,
+                                              typename D::Shared& shared) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool merges = item.workers == 1 || (D::kPair && item.begin == 0);
   const int n_chunks = item.end - item.begin;
 #pragma unroll 1
   for (int c = 0; c < n_chunks; c += D::kRound) {
@@ -66,14 +90,20 @@ __device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
 #pragma unroll
     for (int u = 0; u < D::kRound; ++u) stream.wait(c + u, 0);
     score_round<D>(stream, item, shared, c, slabs);
+    if (c == 0 && meets_copies) all_writes_visible_to_copies();
     __syncthreads();
-    const auto fill_next_keys = [&] {
-      if (stream.n_slots == 2 || next >= n_chunks) return;
+    if (stream.n_slots == 2) {
+      stream.fill(c, 1);
+    } else {
 #pragma unroll 1
-      for (int u = 0; u < D::kRound; ++u) stream.fill(next + u, 0);
-    };
-    if (stream.n_slots == 2) stream.fill(c, 1);
-    if (!D::kIsSmall) fill_next_keys();
+      for (int u = 0; u < D::kRound; ++u) {
+        if constexpr (D::kIsSmall) {
+          stream.fill_keys_alone(next + u);
+        } else {
+          stream.fill(next + u, 0);
+        }
+      }
+    }
     {
       const int u = warp / D::kHeads;
       const int head = warp % D::kHeads;
@@ -82,8 +112,10 @@ __device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
         const float2 state =
             weigh_chunk<D>(stream.units_of(c + u), shared, u, head, item.position + 1 - first);
         if (lane == 0) shared.state[u][head] = state;
-        // What is behind the sums, its padding included.
-        if (!alone && lane < state_size - head_dim) {
+        if constexpr (D::kPair) {
+          if (!merges && lane == 0) shared.second.inbox.send(0, &shared.second.state[head], state);
+        } else if (!merges && lane < state_size - head_dim) {
+          // What is behind the sums, its padding included.
           states[static_cast<size_t>(head) * head_states +
                  static_cast<size_t>((c + u) * state_size + head_dim + lane)] = lane == 0 ? state.x
                                                                                 : lane == 1
@@ -93,28 +125,22 @@ __device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
       }
     }
     __syncthreads();
-    if (D::kIsSmall) fill_next_keys();  // their units take the place of these
+    if (D::kIsSmall && stream.n_slots != 2) stream.fill_units(next);  // in the place of these
 #pragma unroll
     for (int u = 0; u < D::kRound; ++u) stream.wait(c + u, 1);
     const ValueSums<D> sums(stream, shared, slabs);
 #pragma unroll
     for (int u = 0; u < D::kRound; ++u) {
       if (c + u >= n_chunks) break;
-      if (alone) {
+      if (merges) {
         merged.add(sums, shared, u);
-        continue;
-      }
-#pragma unroll
-      for (int n = 0; n < D::kColumns; ++n) {
-        const int head = 4 * n + t;
-        if (head >= item.heads) break;
-        float* to = states + static_cast<size_t>(head) * head_states + (c + u) * state_size;
-#pragma unroll
-        for (int i = 0; i < D::kDimTiles; ++i) {
-          const int d = 16 * (warp + D::kWarps * i) + g;
-          if (d < head_dim) to[d] = sums.of[u][i][n][0];
-          if (d + 8 < head_dim) to[d + 8] = sums.of[u][i][n][1];
-        }
+      } else if constexpr (D::kPair) {
+        if (warp >= 2 * D::kSlabs) continue;  // has no tile
+        shared.second.inbox.send(0, &shared.second.values[threadIdx.x],
+                                 make_float2(sums.of[u][0][0][0], sums.of[u][0][0][1]));
+      } else {
+        leave_sums<D>(sums, u, item.heads, head_dim,
+                      states + static_cast<ptrdiff_t>((c + u) * state_size), head_states);
       }
     }
     if (next >= n_chunks) break;
@@ -137,9 +163,16 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
   const int slabs = D::kExact ? D::kSlabs : kv.tile_dims() / 32;
   const DecodeItem item = item_of<D>(args, worker, workers, kv_and_tile, row);
   if (worker >= item.workers) return;
+  const bool alone = item.workers == 1;
 
   const int bytes = n_slots * code_tile_bytes(kv.tile_dims(), D::kDigits);
   auto& shared = *reinterpret_cast<typename D::Shared*>(memory + bytes);
+  if constexpr (D::kPair) {
+    if (!alone && worker == 0 && threadIdx.x == 0) {
+      shared.second.inbox.init(D::SecondChunk::bytes(item.heads));
+    }
+    if (!alone) cluster_arrive();
+  }
   TileBarriers barriers{shared.arrived};
   barriers.start();
   const typename D::Stream stream{kv,           barriers,      n_slots,      memory,
@@ -154,7 +187,7 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
   const RowToCode row_to_code(args, item, warp);
   // Every head tile of a kv head writes the same codes.
   const bool appends = args.k != nullptr && item.end == item.chunks;
-  const AppendPlace<D> place(kv, item, stream, warp == 1, slabs);
+  const AppendPlace<D> place(kv, item, stream, warp == RowToCode::value_number(item), slabs);
   float* const block_states = states.of(row, args.heads, item.first_head, item.begin);
   const size_t head_states =
       static_cast<size_t>(states.max_chunks) * static_cast<size_t>(states.size);
@@ -163,16 +196,27 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
   if (!starts_late) let_next_start();
   wait_for_previous();
   if (starts_late) let_next_start();
+  if constexpr (D::kPair) {
+    if (!alone) cluster_wait();  // the inbox is open
+  }
   // Copies of the threads themselves are not seen by single warps.
   if (!kBulkCopies && appends) barriers.wait_for_all();
-  code_rows<D>(args, item, row_to_code, scale, appends, place, slabs, n_slots, memory, shared);
+  code_rows<D>(args, item, row_to_code, scale, appends, place, slabs, memory, shared);
+  const bool meets_copies =
+      appends && row_to_code.kind != RowKind::kQuery && place.meets_copies(n_slots);
   __syncthreads();
 
   MergedHeads<D> merged;
-  attend_chunks<D>(stream, item, block_states, head_states, states.size, kv.head_dim, slabs, merged,
-                   shared);
-  const bool alone = item.workers == 1;
-  if (alone) {
+  attend_chunks<D>(stream, item, block_states, head_states, states.size, kv.head_dim, slabs,
+                   meets_copies, merged, shared);
+  if constexpr (D::kPair) {
+    if (worker > 0) return;
+    if (!alone) {
+      shared.second.inbox.wait();
+      merged.add(shared.second);
+    }
+  }
+  if (alone || D::kPair) {
     if (D::kIsSmall) __syncthreads();  // the sums go where the weights were
     merged.share(slabs, shared);
     __syncthreads();
@@ -205,18 +249,23 @@ __global__ void __launch_bounds__(D::kThreads, decode_blocks_per_sm(D::kSlabs, D
 }
 
 // Launches if `plan` names this instance.
-template <int kSlabs, int kDigits, int kColumns, int kRound, int kWarps = kDecodeWarps>
+template <int kSlabs, int kDigits, int kColumns, int kRound, int kWarps = kDecodeWarps,
+          bool kPair = false>
 bool launch_if(const DecodePlan& plan, const AttentionArgs& args, const ChunkStates& states,
                cudaStream_t stream) {
-  using D = Decode<kSlabs, kDigits, kColumns, kRound, kWarps>;
+  using D = Decode<kSlabs, kDigits, kColumns, kRound, kWarps, kPair>;
   if (plan.slabs != kSlabs || digit_count(args.kv.type) != kDigits || plan.columns != kColumns ||
-      plan.round != kRound || plan.launch.threads != D::kThreads) {
+      plan.round != kRound || plan.launch.threads != D::kThreads || plan.pair != kPair) {
     return false;
   }
   static_assert(sizeof(typename D::Shared) <=
-                decode_extra_bytes(D::kDims, kColumns, kRound, kWarps));
-  launch(decode_kernel<D>, plan.launch, stream, args, states, head_scale(args.kv.head_dim),
-         plan.slots);
+                decode_extra_bytes(D::kDims, kColumns, kRound, kWarps, kPair));
+  const float scale = head_scale(args.kv.head_dim);
+  if constexpr (kPair) {
+    launch_clusters(decode_kernel<D>, 2, plan.launch, stream, args, states, scale, plan.slots);
+  } else {
+    launch(decode_kernel<D>, plan.launch, stream, args, states, scale, plan.slots);
+  }
   return true;
 }
 template <int kSlabs>
@@ -225,6 +274,12 @@ bool launch_if_slabs(const DecodePlan& plan, const AttentionArgs& args, const Ch
   if constexpr (kSlabs <= kFewDecodeSlabs) {
     if (launch_if<kSlabs, 1, 1, 1, kFewDecodeWarps>(plan, args, states, stream) ||
         launch_if<kSlabs, 2, 1, 1, kFewDecodeWarps>(plan, args, states, stream)) {
+      return true;
+    }
+  }
+  if constexpr (kSlabs <= kPairSlabs) {
+    if (launch_if<kSlabs, 1, 1, 1, kDecodeWarps, true>(plan, args, states, stream) ||
+        launch_if<kSlabs, 2, 1, 1, kDecodeWarps, true>(plan, args, states, stream)) {
       return true;
     }
   }

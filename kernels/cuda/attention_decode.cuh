@@ -2,7 +2,10 @@
 // its shared memory, and what it does.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/tile_stream.cuh"
 #include "kernels/integer_attention.h"
 
@@ -28,14 +31,16 @@ struct ChunkStates {
 };
 
 // kColumns: columns of a product in eights, each two digits of four heads. kRound: chunks that a
-// block works on at once. kWarps: of a block, kDecodeWarps or kFewDecodeWarps.
-template <int kSlabs_, int kDigits_, int kColumns_, int kRound_, int kWarps_>
+// block works on at once. kWarps: of a block, kDecodeWarps or kFewDecodeWarps. kPair: the two
+// blocks of a cluster take a chunk each of contexts that have two.
+template <int kSlabs_, int kDigits_, int kColumns_, int kRound_, int kWarps_, bool kPair_>
 struct Decode {
   static constexpr int kSlabs = kSlabs_;
   static constexpr int kDigits = kDigits_;
   static constexpr int kColumns = kColumns_;
   static constexpr int kRound = kRound_;
   static constexpr int kWarps = kWarps_;
+  static constexpr bool kPair = kPair_;
   static constexpr int kThreads = 32 * kWarps;
   // Small blocks are many on an SM, so each has to do with little shared memory.
   static constexpr bool kIsSmall = kWarps == kFewDecodeWarps;
@@ -55,6 +60,21 @@ struct Decode {
       kDims + 4 > kRound* kScoreFloats ? kDims + 4 : kRound* kScoreFloats;
   // Tiles of 16 dimensions that a warp has.
   static constexpr int kDimTiles = (2 * kSlabs + kWarps - 1) / kWarps;
+  static_assert(!kPair || (kExact && kRound == 1 && kColumns == 1 && kDimTiles == 1 && !kIsSmall));
+
+  // What the first block of a pair gets from the second: maxima and sums of the weights, and the
+  // sums of values that its lanes have of the same dimensions and heads.
+  struct SecondChunk {
+    Inbox inbox;
+    float2 state[kHeads];
+    float2 values[kThreads];
+
+    __device__ __forceinline__ static int bytes(int heads) {
+      return heads * static_cast<int>(sizeof(float2)) +
+             2 * kSlabs * 32 * static_cast<int>(sizeof(float2));
+    }
+  };
+  struct Nothing {};
 
   // Behind the slots of the stream.
   struct Shared {
@@ -70,6 +90,7 @@ struct Decode {
     float sum[kHeads];             // of all weights
     int ticket;
     alignas(8) uint64_t arrived[TileBarriers::kMost];
+    std::conditional_t<kPair, SecondChunk, Nothing> second;
 
     __device__ __forceinline__ uint8_t* weights(int u, int column) {
       if constexpr (kIsSmall) {

@@ -135,20 +135,14 @@ struct MergedHeads {
     const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
     for (int n = 0; n < D::kColumns; ++n) {
-      const float2 state = shared.state[u][4 * n + t];
-      const float larger = fmaxf(max[n], state.x);
-      const float before = power_of_two(max[n] - larger);
-      const float chunk = power_of_two(state.x - larger);
-      max[n] = larger;
-      sum[n] = fmaf(state.y, chunk, sum[n] * before);
-#pragma unroll
-      for (int i = 0; i < D::kDimTiles; ++i) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          o[i][n][h] = fmaf(sums.of[u][i][n][h], chunk, o[i][n][h] * before);
-        }
-      }
+      add(n, shared.state[u][4 * n + t], [&](int i, int h) { return sums.of[u][i][n][h]; });
     }
+  }
+
+  // What the second block of a pair has sent.
+  __device__ __forceinline__ void add(const typename D::SecondChunk& second) {
+    const float2 values = second.values[threadIdx.x];
+    add(0, second.state[threadIdx.x % 4], [&](int, int h) { return h == 0 ? values.x : values.y; });
   }
 
   // Into shared memory, for write_result().
@@ -167,6 +161,25 @@ struct MergedHeads {
         shared.rows[4 * n + t][d + 8] = o[i][n][1];
       }
       if (warp == 0 && g == 0) shared.sum[4 * n + t] = sum[n];
+    }
+  }
+
+ private:
+  // A chunk of head 4 n + t: its maximum and the sum of its weights; value(i, h) its sums of
+  // values.
+  template <class Values>
+  __device__ __forceinline__ void add(int n, const float2& state, const Values& value) {
+    const float larger = fmaxf(max[n], state.x);
+    const float before = power_of_two(max[n] - larger);
+    const float chunk = power_of_two(state.x - larger);
+    max[n] = larger;
+    sum[n] = fmaf(state.y, chunk, sum[n] * before);
+#pragma unroll
+    for (int i = 0; i < D::kDimTiles; ++i) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        o[i][n][h] = fmaf(value(i, h), chunk, o[i][n][h] * before);
+      }
     }
   }
 };

@@ -9,17 +9,31 @@
 
 namespace edgellm::cuda {
 
-// A row that a warp codes: number 0 of an item is its key, 1 its value, others its queries.
+// A row that a warp codes: the item's queries, its key and its value are numbered together. Where a
+// warp has a second row, neither is the key or the value, whose writing takes long.
 struct RowToCode {
   RowKind kind;
   const float* values;
 
+  __device__ __forceinline__ static int key_number(const DecodeItem& item) {
+    return min(item.heads, 2);
+  }
+  __device__ __forceinline__ static int value_number(const DecodeItem& item) {
+    return key_number(item) + 1;
+  }
+  // The item's query head that has this number.
+  __device__ __forceinline__ static int head_of(const DecodeItem& item, int number) {
+    return number < key_number(item) ? number : number - 2;
+  }
+
   __device__ __forceinline__ RowToCode(const AttentionArgs& args, const DecodeItem& item,
                                        int number) {
-    kind = number == 0 ? RowKind::kKey : number == 1 ? RowKind::kValue : RowKind::kQuery;
+    kind = number == key_number(item)     ? RowKind::kKey
+           : number == value_number(item) ? RowKind::kValue
+                                          : RowKind::kQuery;
     const bool is_query = kind == RowKind::kQuery;
     const float* rows = is_query ? args.q : kind == RowKind::kKey ? args.k : args.v;
-    const int row = is_query ? item.row * args.heads + item.first_head + number - 2
+    const int row = is_query ? item.row * args.heads + item.first_head + head_of(item, number)
                              : item.row * args.kv.kv_heads + item.kv_head;
     values = rows + static_cast<size_t>(row) * static_cast<size_t>(args.kv.head_dim);
   }
@@ -67,8 +81,8 @@ struct AppendPlace {
   }
 
   // Writes a key or a value, by a warp.
-  __device__ __forceinline__ void write(const CodedRow<D::kSlabs>& coded, bool is_value, int slabs,
-                                        uint8_t* memory, int n_slots) const {
+  __device__ __forceinline__ void write(const CodedRow<WarpRow<D::kSlabs>>& coded, bool is_value,
+                                        int slabs, uint8_t* memory) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const bool is_staged = staged[0] >= 0;
     // The fetched tile must not overwrite the new row.
@@ -91,43 +105,71 @@ struct AppendPlace {
         *staged_unit = of_lane;
       }
     }
-    // For copies of the copy engine from here on: they read this row from the cache where it is not
-    // staged, and with two slots they put values over a staged key. With more slots no copy follows
-    // a staged row.
-    if (!is_staged || n_slots == 2) all_writes_visible_to_copies();
+  }
+
+  // Whether later copies of the copy engine have to see what was written: they read this row from
+  // the cache where it is not staged, and with two slots they put values over a staged key. With
+  // more slots no copy follows a staged row.
+  __device__ __forceinline__ bool meets_copies(int n_slots) const {
+    return staged[0] < 0 || n_slots == 2;
   }
 };
 
-// Codes the queries of the item's heads, and the row's key and value where the item appends them.
-// A warp's first row, and `place` where that is a key or a value, were found before the wait for
-// the previous kernel.
+// Codes a row: a query into shared memory, a key or a value also into the cache.
 template <class D>
-__device__ __forceinline__ void code_rows(const AttentionArgs& args, const DecodeItem& item,
-                                          RowToCode next, float scale, bool appends,
-                                          const AppendPlace<D>& place, int slabs, int n_slots,
-                                          uint8_t* memory, typename D::Shared& shared) {
+__device__ __forceinline__ void code_row(const AttentionArgs& args, const DecodeItem& item,
+                                         int number, RowKind kind, WarpRow<D::kSlabs>& values,
+                                         float scale, const AppendPlace<D>& place, int slabs,
+                                         uint8_t* memory, typename D::Shared& shared) {
   const KvCache& kv = args.kv;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x) / 32; i < item.heads + 2; i += D::kWarps) {
-    if (i >= D::kWarps) next = RowToCode(args, item, i);
-    const bool is_query = next.kind == RowKind::kQuery;
-    if (!is_query && !appends) continue;
-    WarpRow<D::kSlabs> row;
-    row.load(next.values, kv.head_dim);
-    const CodedRow<D::kSlabs> coded(row, next.kind, kv.head_dim, kv.type);
-    if (!is_query) {
-      place.write(coded, next.kind == RowKind::kValue, slabs, memory, n_slots);
-      if (lane == 0 && !coded.finite) set_fault(args.fault, args.layer + 1);
-      continue;
-    }
-    const int head = i - 2;
+  const CodedRow<WarpRow<D::kSlabs>> coded(values, kind, kv.head_dim, kv.type);
+  if (kind != RowKind::kQuery) {
+    place.write(coded, kind == RowKind::kValue, slabs, memory);
+    if (lane == 0 && !coded.finite) set_fault(args.fault, args.layer + 1);
+    return;
+  }
+  const int head = RowToCode::head_of(item, number);
 #pragma unroll
-    for (int j = 0; j < D::kSlabs; ++j) {
-      shared.q[2 * head][lane + 32 * j] = digit_byte<2>(coded.code[j], 0);
-      shared.q[2 * head + 1][lane + 32 * j] = digit_byte<2>(coded.code[j], 1);
+  for (int j = 0; j < D::kSlabs; ++j) {
+    shared.q[2 * head][lane + 32 * j] = digit_byte<2>(coded.code[j], 0);
+    shared.q[2 * head + 1][lane + 32 * j] = digit_byte<2>(coded.code[j], 1);
+  }
+  if (lane == 0) shared.factor[head] = coded.factor(scale, kv.type);
+}
+
+// Codes the queries of the item's heads, and the row's key and value where the item appends them.
+// A warp's first row, and `place` where that is a key or a value, were found before the wait for
+// the previous kernel. A second row, which is a query, is loaded before the first is coded.
+template <class D>
+__device__ __forceinline__ void code_rows(const AttentionArgs& args, const DecodeItem& item,
+                                          RowToCode row, float scale, bool appends,
+                                          const AppendPlace<D>& place, int slabs, uint8_t* memory,
+                                          typename D::Shared& shared) {
+  const int n_rows = item.heads + 2;
+  int number = static_cast<int>(threadIdx.x) / 32;
+  if (number >= n_rows) return;
+  const bool wants_first = row.kind == RowKind::kQuery || appends;
+  WarpRow<D::kSlabs> values{};
+  if (wants_first) values.load(row.values, args.kv.head_dim);
+  if constexpr (D::kWarps >= D::kHeads + 2) {
+    if (!wants_first) return;
+    code_row<D>(args, item, number, row.kind, values, scale, place, slabs, memory, shared);
+  } else {
+    const bool has_second = number + D::kWarps < n_rows;
+    WarpRow<D::kSlabs> second{};
+    if (has_second) {
+      second.load(RowToCode(args, item, number + D::kWarps).values, args.kv.head_dim);
     }
-    if (lane == 0) shared.factor[head] = coded.factor(scale, kv.type);
+#pragma unroll 1
+    for (int i = 0; i < (has_second ? 2 : 1); ++i) {
+      if (i > 0 || wants_first) {
+        code_row<D>(args, item, number, row.kind, values, scale, place, slabs, memory, shared);
+      }
+      number += D::kWarps;
+      row.kind = RowKind::kQuery;
+      values = second;
+    }
   }
 }
 

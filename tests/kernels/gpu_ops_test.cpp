@@ -312,6 +312,17 @@ TEST_CASE("CUDA attention appends keys and values of decode rows wherever they l
       check_appends(random, shape, type, 0, 1);                     // and two chunks at once
     }
   }
+  // More blocks than SMs, so clusters of two, also for contexts that are longer than planned for.
+  for (const auto& [shape, copies] : {std::pair{HeadShape{20, 5, 128}, 6},
+                                      {{9, 3, 64}, 10},
+                                      {{3, 1, 96}, 30},
+                                      {{2, 1, 100}, 30},
+                                      {{3, 3, 50}, 10},
+                                      {{4, 4, 20}, 8}}) {
+    for (KvType type : {KvType::kI16, KvType::kI8}) {
+      check_appends(random, shape, type, 0, 256, copies);
+    }
+  }
   // More blocks than there is room for at once, so small ones.
   for (const HeadShape& shape : {HeadShape{9, 3, 64}, {3, 3, 50}, {4, 4, 20}}) {
     for (KvType type : {KvType::kI16, KvType::kI8}) {

@@ -78,7 +78,7 @@ void add_model(const Sizes& m, const DeviceTraits& device, std::vector<std::stri
     }
     add("attention decode", rows,
         text_of(pick_attention(attention_size(m, rows, rows, 32), device)));
-    if (rows <= 24) {
+    if (rows <= 64) {
       add("attention short", rows,
           text_of(pick_attention(attention_size(m, rows, rows, 2), device)));
     }
@@ -289,8 +289,10 @@ void check_attention(const AttentionSize& size, const DeviceTraits& device) {
     REQUIRE(launch.blocks[1] * 4 * plan.decode->columns >= size.heads);
     REQUIRE(launch.blocks[2] == size.decode_rows);
     REQUIRE(32 * plan.decode->slabs >= size.head_dim);
-    // Blocks that share a row leave states.
-    REQUIRE((launch.blocks[0] == 1 || size.decode_rows <= size.states_rows));
+    // Blocks that share a row leave states, or are a pair.
+    const bool pair = plan.decode->pair;
+    REQUIRE((launch.blocks[0] == 1 || pair || size.decode_rows <= size.states_rows));
+    REQUIRE((!pair || (launch.blocks[0] == 2 && plan.decode->slots == 4 && device.has_clusters)));
     REQUIRE(launch.shared_bytes <= most);
     const bool is_small = launch.threads == 32 * kFewDecodeWarps;
     REQUIRE((is_small || launch.threads == 32 * kDecodeWarps));
@@ -315,11 +317,12 @@ TEST_CASE("plans: attention takes every row once and fits the device") {
     for (const int head_dim : {36, 64, 80, 128, 160, 256}) {
       for (const auto& [heads, kv_heads] : {std::pair{1, 1}, {9, 3}, {20, 5}, {32, 32}, {71, 1}}) {
         for (const int rows : {1, 2, 8, 9, 64, 512}) {
-          for (const int decode_rows : {0, 1, rows}) {
+          for (const auto& [decode_rows, chunks] :
+               {std::pair{0, 32}, {1, 32}, {rows, 32}, {1, 2}, {rows, 2}}) {
             for (const KvType type : {KvType::kI16, KvType::kI8, KvType::kF32}) {
               if (!attention_fits(type, head_dim, device.traits)) continue;
-              INFO(device.name << ", " << rows << " rows, " << decode_rows
-                               << " of them decode, heads " << heads << "/" << kv_heads << " of "
+              INFO(device.name << ", " << rows << " rows, " << decode_rows << " of them decode, "
+                               << chunks << " chunks, heads " << heads << "/" << kv_heads << " of "
                                << head_dim);
               AttentionSize size;
               size.rows = rows;
@@ -328,7 +331,7 @@ TEST_CASE("plans: attention takes every row once and fits the device") {
               size.kv_heads = kv_heads;
               size.head_dim = head_dim;
               size.type = type;
-              size.decode_chunks = size.states_chunks = 32;
+              size.decode_chunks = size.states_chunks = chunks;
               size.states_rows = 8;
               check_attention(size, device.traits);
             }

@@ -101,6 +101,12 @@ class Inbox {
               in_block(rank, here)),
           "r"(words[0]), "r"(in_block(rank, &barrier_))
           : "memory");
+    } else if constexpr (sizeof(T) == 8) {
+      asm volatile(
+          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::
+              "r"(in_block(rank, here)),
+          "r"(words[0]), "r"(words[1]), "r"(in_block(rank, &barrier_))
+          : "memory");
     } else {
       static_assert(sizeof(T) == 16);
       asm volatile(

@@ -88,31 +88,61 @@ struct ChunkStream {
     return begin + c < end && (begin + c) * kIntegerChunk + tile * kAttentionChunk <= last;
   }
 
-  // Starts to copy the keys or the values of a chunk, if there is one. Not unrolled: what is
-  // outside of the products makes most of a kernel's code.
+  // Starts to copy the keys, kind 0, with their units, or the values of a chunk, if there is one.
   __device__ __forceinline__ void fill(int c, int kind) const {
-    if (begin + c >= end || (kBulkCopies && threadIdx.x != 0)) return;
-    const int first = (begin + c) * kIntegerChunk;
-    const int tiles = first + kAttentionChunk <= last ? 2 : 1;
-    const int unit_bytes = static_cast<int>(sizeof units[0][0]);
-    const int barrier = pair(c, kind);
-    if (kBulkCopies) {
-      barrier_expect(barriers.arrived + barrier,
-                     tiles * (tile_bytes() + (kind == 0 ? unit_bytes : 0)));
-    }
+    fill_tiles(c, kind, [&](int i, size_t number) {
+      if (kind == 0) fill_units(c, i, number);
+    });
+  }
+  // The same of keys in two steps: where the units that a chunk takes the place of are read longer
+  // than its keys are.
+  __device__ __forceinline__ void fill_keys_alone(int c) const {
+    fill_tiles(c, 0, [](int, size_t) {});
+  }
+  __device__ __forceinline__ void fill_units(int c) const {
+    if (!fills(c)) return;
 #pragma unroll 1
-    for (int i = 0; i < tiles; ++i) {
-      const size_t number = kv.tile_number(sequence, first + i * kAttentionChunk, kv_head);
-      const void* from = static_cast<const uint8_t*>(kind == 0 ? kv.k : kv.v) +
-                         number * static_cast<size_t>(tile_bytes());
-      barriers.copy(barrier, tile(c, 2 * kind + i), from, tile_bytes());
-      if (kind == 0) {
-        barriers.copy(barrier, units[c % kUnits][i], kv.units_of(number), unit_bytes);
-      }
-    }
+    for (int i = 0; i < tiles_of(c); ++i) fill_units(c, i, tile_number(c, i));
   }
   __device__ __forceinline__ void wait(int c, int kind) const {
     if (begin + c < end) barriers.wait(pair(c, kind));
+  }
+
+ private:
+  static constexpr int kUnitBytes = sizeof(Units) / (kIntegerChunk / kAttentionChunk);
+
+  // Calls with_tile(tile, its number) after each copy. Not unrolled: what is outside of the
+  // products makes most of a kernel's code.
+  template <class WithTile>
+  __device__ __forceinline__ void fill_tiles(int c, int kind, const WithTile& with_tile) const {
+    if (!fills(c)) return;
+    const int tiles = tiles_of(c);
+    const int barrier = pair(c, kind);
+    if (kBulkCopies) {
+      barrier_expect(barriers.arrived + barrier,
+                     tiles * (tile_bytes() + (kind == 0 ? kUnitBytes : 0)));
+    }
+#pragma unroll 1
+    for (int i = 0; i < tiles; ++i) {
+      const size_t number = tile_number(c, i);
+      const void* from = static_cast<const uint8_t*>(kind == 0 ? kv.k : kv.v) +
+                         number * static_cast<size_t>(tile_bytes());
+      barriers.copy(barrier, tile(c, 2 * kind + i), from, tile_bytes());
+      with_tile(i, number);
+    }
+  }
+  __device__ __forceinline__ void fill_units(int c, int i, size_t number) const {
+    barriers.copy(pair(c, 0), units[c % kUnits][i], kv.units_of(number), kUnitBytes);
+  }
+  // Whether there is such a chunk and this thread copies.
+  __device__ __forceinline__ bool fills(int c) const {
+    return begin + c < end && (!kBulkCopies || threadIdx.x == 0);
+  }
+  __device__ __forceinline__ int tiles_of(int c) const {
+    return (begin + c) * kIntegerChunk + kAttentionChunk <= last ? 2 : 1;
+  }
+  __device__ __forceinline__ size_t tile_number(int c, int i) const {
+    return kv.tile_number(sequence, (begin + c) * kIntegerChunk + i * kAttentionChunk, kv_head);
   }
 };
 

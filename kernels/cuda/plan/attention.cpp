@@ -53,24 +53,10 @@ DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& 
   plan.slabs = slabs <= 4 ? slabs : dims_for(size.head_dim) / kSlabDims;
   plan.columns = size.group() <= 4 ? 1 : 2;
   const int heads = size.kv_heads * divide_up(size.group(), 4 * plan.columns);
-  // Short contexts: a block has both chunks, and an SM to itself. Blocks of the kernels behind it
-  // would take its issue slots. Where it leaves no SM free they start when a block has ended, which
-  // is still faster (docs/ladder.md, W5).
   const auto other = [&](int round, int warps) {
     return static_cast<size_t>(
-        decode_extra_bytes(kSlabDims * plan.slabs, plan.columns, round, warps));
+        decode_extra_bytes(kSlabDims * plan.slabs, plan.columns, round, warps, plan.pair));
   };
-  const bool is_short = size.decode_chunks <= kShortChunks && plan.columns == 1 &&
-                        rows * heads <= device.multiprocessors;
-  plan.launch.threads = 32 * kDecodeWarps;
-  plan.launch.blocks[1] = heads;
-  plan.launch.blocks[2] = rows;
-  if (is_short && slots_fit(size.type, size.head_dim, 8, other(2, kDecodeWarps), device)) {
-    plan.round = 2;
-    plan.slots = 8;
-    plan.launch.shared_bytes = device.max_dynamic_shared;
-    return plan;
-  }
   const auto take_warps = [&](int warps) {
     plan.round = 1;
     plan.launch.threads = 32 * warps;
@@ -79,6 +65,32 @@ DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& 
     plan.launch.shared_bytes = tile_bytes(size.type, size.head_dim, plan.slots) + other(1, warps);
     return decode_room(plan, warps, device);
   };
+  plan.launch.blocks[1] = heads;
+  plan.launch.blocks[2] = rows;
+  // Short contexts of some rows: a block has a chunk, and two share a context. Of few rows the
+  // exchange costs more than it saves.
+  plan.pair = size.decode_chunks == kShortChunks && device.has_clusters && plan.columns == 1 &&
+              plan.slabs <= kPairSlabs && 4 * rows * heads >= device.multiprocessors;
+  if (plan.pair) {
+    const int room = take_warps(kDecodeWarps);
+    if (plan.slots == 4 && 2 * rows * heads <= device.multiprocessors * room) {
+      plan.launch.blocks[0] = 2;
+      return plan;
+    }
+    plan.pair = false;
+  }
+  // Otherwise a block has both chunks, and an SM to itself. Blocks of the kernels behind it would
+  // take its issue slots. Where it leaves no SM free they start when a block has ended, which is
+  // still faster (docs/ladder.md, W5).
+  const bool is_short = size.decode_chunks <= kShortChunks && plan.columns == 1 &&
+                        rows * heads <= device.multiprocessors;
+  if (is_short && slots_fit(size.type, size.head_dim, 8, other(2, kDecodeWarps), device)) {
+    plan.round = 2;
+    plan.slots = 8;
+    plan.launch.threads = 32 * kDecodeWarps;
+    plan.launch.shared_bytes = device.max_dynamic_shared;
+    return plan;
+  }
   int room = take_warps(kDecodeWarps);
   if (plan.slabs <= kFewDecodeSlabs && plan.columns == 1 &&
       rows * heads > device.multiprocessors * room) {
@@ -101,7 +113,8 @@ CodePlan pick_code(const AttentionSize& size, int rows) {
   plan.dims = dims_for(size.head_dim);
   plan.launch.blocks[0] = divide_up(rows, kRowsCodedTogether);
   plan.launch.blocks[1] = size.heads + (size.appends ? 2 * size.kv_heads : 0);
-  plan.launch.threads = 256;
+  plan.in_lanes = size.head_dim == plan.dims;
+  plan.launch.threads = plan.in_lanes ? kRowsCodedTogether * plan.dims / 8 : 256;
   return plan;
 }
 

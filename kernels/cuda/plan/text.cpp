@@ -98,12 +98,12 @@ std::string text_of(const AttentionPlan& plan) {
   if (plan.decode) {
     out << "decode of " << plan.decode->slabs << " slabs, " << plan.decode->columns
         << " x 4 heads, " << plan.decode->round
-        << (plan.decode->round == 1 ? " chunk, " : " chunks, ") << plan.decode->slots
-        << " tiles: " << text_of(plan.decode->launch);
+        << (plan.decode->round == 1 ? " chunk, " : " chunks, ") << plan.decode->slots << " tiles"
+        << (plan.decode->pair ? ", in pairs: " : ": ") << text_of(plan.decode->launch);
   }
   if (plan.code) {
-    out << (plan.decode ? "; " : "") << "code for " << plan.code->dims << ": "
-        << text_of(plan.code->launch) << "; ";
+    out << (plan.decode ? "; " : "") << "code for " << plan.code->dims
+        << (plan.code->in_lanes ? ", in lanes: " : ": ") << text_of(plan.code->launch) << "; ";
   }
   if (plan.prefill) {
     out << "prefill for " << plan.prefill->dims << ", " << plan.prefill->slots
