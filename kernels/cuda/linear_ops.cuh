@@ -226,7 +226,7 @@ struct QkvOp {
   int row_words;
   const float* rope_cos;  // [positions, head_dim / 2] or null
   const float* rope_sin;
-  const int32_t* positions;  // [tokens]
+  const int32_t* positions;  // [tokens], null where there are no angles
   float* q_out;              // [tokens, q.rows]
   float* k_out;              // [tokens, k.rows]
   float* v_out;              // [tokens, v.rows]
@@ -334,7 +334,7 @@ struct QkvOp {
       run(Column<false>{{at, at + half}, token_bytes, nullptr, nullptr, 0});
     }
   }
-  __device__ int position(int token) const { return positions[token]; }
+  __device__ int position(int token) const { return rope_cos != nullptr ? positions[token] : 0; }
   __device__ void note(bool) const {}
 
  private:
