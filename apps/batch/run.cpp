@@ -75,12 +75,15 @@ constexpr int64_t kRunNs = 200'000'000;
 template <class T>
 class Mailbox {
  public:
+  // Wakes the reader for the first item alone: whoever looks takes all that there are by then.
   void add(T item) {
+    bool is_first = false;
     {
       const std::lock_guard guard(mutex_);
+      is_first = items_.empty();
       items_.push_back(std::move(item));
     }
-    changed_.notify_one();
+    if (is_first) changed_.notify_one();
   }
 
   bool has_any() const {
