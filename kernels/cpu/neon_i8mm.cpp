@@ -23,7 +23,7 @@ namespace {
 #include "kernels/cpu/simd.inc"
 
 // Attention over codes.
-#include "kernels/cpu/integer_pairs.inc"
+#include "kernels/cpu/neon_attention.inc"
 
 // The rest is written over those products.
 #include "kernels/cpu/integer.inc"
