@@ -127,6 +127,14 @@ EDGELLM_HOST_DEVICE inline bool keeps_few(const ChoiceRule& rule, int vocab) {
   return kept > 0 && kept <= kMost && kept <= vocab / 32;
 }
 
+// Whether a least weight decides alone which ids are kept. Then a logit so far below the largest
+// one that its weight is less has no say, whatever the other logits are. Below a share of 2^-10 of
+// the largest weight most ids of a vocabulary may stay.
+EDGELLM_HOST_DEVICE inline bool keeps_by_weight(const ChoiceRule& rule) {
+  return rule.samples != 0 && rule.top_k == 0 && rule.top_p == 0 &&
+         rule.min_weight >= kMostWeight >> 10;
+}
+
 // ---- Random numbers -------------------------------------------------------------------------
 
 // SplitMix64 (Steele, Lea, Flood 2014): its finaliser, and what its state grows by.

@@ -406,8 +406,9 @@ struct ChooseArgs {
 };
 
 // The ids of ChooseArgs on the logits of HeadArgs, the same always, for fewer bytes. For rules that
-// keep few ids (most_kept(), kernels/choice.h): the certified head bounds every logit, and only the
-// rows of the head that may be among those kept are computed from `w`, and those of ids with marks.
+// keep few ids (most_kept(), kernels/choice.h; `cpu` keeps_by_weight() as well): the certified head
+// bounds every logit, and only the rows of the head that may be among those kept are computed from
+// `w`, and those of ids with marks.
 // `fault` as in CertifiedHeadArgs. `ref` has the full head and ChooseArgs only.
 struct CertifiedChooseArgs {
   HeadArgs head;  // without argmax and banned; `logits` is scratch

@@ -323,7 +323,8 @@ class CpuBackend final : public Backend {
                    const int32_t& fault) {
     const auto keeps_few_ids = [&](int32_t row) {
       const auto sequence = static_cast<size_t>(batch.sequences[static_cast<size_t>(row)]);
-      return keeps_few(choices_.rules()[sequence], config_.vocab);
+      const ChoiceRule& rule = choices_.rules()[sequence];
+      return keeps_few(rule, config_.vocab) || keeps_by_weight(rule);
     };
     // Those first whose rules keep few.
     std::vector<size_t> order(ids.size());

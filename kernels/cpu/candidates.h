@@ -20,8 +20,9 @@ inline bool is_larger(const Candidate& a, const Candidate& b) {
 }
 
 // The id of row `row` of ChooseArgs, from the logits of some ids in ascending order. They include
-// every id that has a mark and is not banned, and the most_kept() (kernels/choice.h) largest of the
-// others. The candidates are overwritten. `thread` is the one that calls.
+// every id that has a mark and is not banned, and of the others the most_kept() (kernels/choice.h)
+// largest ones, or by keeps_by_weight() all that have the least weight. The candidates are
+// overwritten. `thread` is the one that calls.
 int32_t choose_among(const ChooseArgs& args, int row, std::span<Candidate> candidates, Pool& pool,
                      int thread);
 

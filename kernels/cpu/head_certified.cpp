@@ -1,6 +1,7 @@
 // build_certified_head, certified_head and certified_choose: the largest logits of the head,
 // exactly, from its codes (head_codes.h).
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <span>
 
@@ -83,11 +84,27 @@ int group_size(int vocab, int keep) {
   return size;
 }
 
+// A logit below the result has less than the rule's weight if `logit` is one of the others: weights
+// never rise with the largest logit, and never fall with their own.
+float least_beside(float logit, const ChoiceRule& rule) {
+  const double share = static_cast<double>(rule.min_weight) / static_cast<double>(kMostWeight);
+  // A margin for the roundings of a weight, doubled until the weight itself says that it is enough.
+  for (double margin = 1e-6;; margin *= 2) {
+    const double fall = (margin - std::log(share)) / static_cast<double>(rule.inverse_temperature);
+    const double least = static_cast<double>(logit) - fall;
+    if (!(least >= -FLT_MAX)) return -INFINITY;  // nothing can be said, or `logit` is not finite
+    const float rounded = static_cast<float>(least);
+    if (logit_weight(rounded, logit, rule.inverse_temperature) < rule.min_weight) return rounded;
+  }
+}
+
 // Whose largest logits are wanted: the arg-max of rows without rules.
 struct ArgMaxRows {
   const HeadArgs& head;
 
   int keep(int /*row*/) const { return 1; }
+  bool keeps_one(int /*row*/) const { return true; }
+  float least_kept_beside(int /*row*/, float logit) const { return logit; }
   // Bounds of this id must not speak against others.
   bool is_apart(int /*row*/, int id) const {
     const int32_t* end = head.banned + head.n_banned;
@@ -109,7 +126,12 @@ struct RuledRows {
     return choose.marks +
            static_cast<ptrdiff_t>(sequence(row)) * static_cast<ptrdiff_t>(choose.vocab);
   }
-  int keep(int row) const { return most_kept(rule(row)); }
+  // A least weight is told from one logit.
+  int keep(int row) const { return keeps_by_weight(rule(row)) ? 1 : most_kept(rule(row)); }
+  bool keeps_one(int row) const { return most_kept(rule(row)) == 1; }
+  float least_kept_beside(int row, float logit) const {
+    return keeps_by_weight(rule(row)) ? least_beside(logit, rule(row)) : logit;
+  }
   bool is_apart(int row, int id) const { return rule(row).marks != 0 && marks(row)[id] != 0; }
   bool has_certain(int row, int begin, int end) const {
     if (rule(row).marks == 0) return false;
@@ -235,7 +257,7 @@ bool compute_logit(const HeadArgs& head, int row, int id, float* logit, Pool& po
 }
 
 // The logits of the `keep` seeds of each row that have the largest bounds, which they move to the
-// front, in place of the bounds.
+// front, or what is kept beside them, in place of the bounds.
 template <class Rows>
 void compute_seeds(const HeadArgs& head, const Rows& of, int most, int groups,
                    const Scratch& scratch, Pool& pool) {
@@ -259,7 +281,7 @@ void compute_seeds(const HeadArgs& head, const Rows& of, int most, int groups,
       float logit = 0.0f;
       // Is a candidate, too: a logit that is not finite is found there.
       compute_logit(head, row, seed.id, &logit, pool);
-      seed.least = scratch.scale[row].scaled(logit);
+      seed.least = scratch.scale[row].scaled(of.least_kept_beside(row, logit));
     }
   });
 }
@@ -293,15 +315,35 @@ int find_candidates(const HeadArgs& head, const Rows& of, int row, int first, bo
   return n;
 }
 
-// All candidates. `most` is the largest number of ids that a row keeps.
+// The logits of the `found` candidates of an item, which begins with row `first` of the head.
+void compute_found(const HeadArgs& head, int row, int first, int found, const Scratch& scratch,
+                   Pool& pool) {
+  Candidate* candidates = scratch.candidates + at(row, head.w.rows, first);
+  bool finite = true;
+  if (found > kRowsPerItem / 4) {  // all in turn are quicker than so many one by one
+    float logits[kRowsPerItem];
+    const int last = std::min(first + kRowsPerItem, head.w.rows);
+    finite = pool.isa().dense_rows(head.w, first, last, head.normed + at(row, head.w.cols), 1,
+                                   logits, kRowsPerItem);
+    for (int k = 0; k < found; ++k) candidates[k].logit = logits[candidates[k].id - first];
+  } else {
+    for (int k = 0; k < found; ++k) {
+      finite = compute_logit(head, row, candidates[k].id, &candidates[k].logit, pool) && finite;
+    }
+  }
+  if (!finite) set_fault(head.fault, head.layers + 1);
+}
+
+// All candidates.
 template <class Rows>
-void compute_candidates(const HeadArgs& head, const Rows& of, int most, const Scratch& scratch,
-                        Pool& pool) {
+void compute_candidates(const HeadArgs& head, const Rows& of, const Scratch& scratch, Pool& pool) {
   const int vocab = head.w.rows;
   const int items = (vocab + kRowsPerItem - 1) / kRowsPerItem;
   constexpr int kItemsAskedFor = 16;
+  bool keep_one = true;
+  for (int row = 0; row < head.rows; ++row) keep_one = keep_one && of.keeps_one(row);
   // An arg-max leaves a few candidates, which are not worth a hand-over.
-  const int grain = most == 1 ? items : kItemsAskedFor;
+  const int grain = keep_one ? items : kItemsAskedFor;
   pool.for_each(head.rows * items, grain, [&](int begin, int end, int) {
     for (int part = begin; part < end; part += kItemsAskedFor) {
       const int part_end = std::min(part + kItemsAskedFor, end);
@@ -311,13 +353,7 @@ void compute_candidates(const HeadArgs& head, const Rows& of, int most, const Sc
                                            !(scratch.most_upper[i] < scratch.least[row]), scratch);
       }
       for (int i = part; i < part_end; ++i) {
-        const int row = i / items;
-        Candidate* candidates = scratch.candidates + at(row, vocab, i % items * kRowsPerItem);
-        for (int k = 0; k < scratch.found[i]; ++k) {
-          if (!compute_logit(head, row, candidates[k].id, &candidates[k].logit, pool)) {
-            set_fault(head.fault, head.layers + 1);
-          }
-        }
+        compute_found(head, i / items, i % items * kRowsPerItem, scratch.found[i], scratch, pool);
       }
     }
   });
@@ -352,7 +388,7 @@ Scratch certified_candidates(const HeadArgs& head, const CertifiedHead& certifie
   for (int row = 0; row < head.rows; ++row) {
     scratch.least[row] = least_kept(scratch.seeds + at(row, groups), groups, of.keep(row));
   }
-  compute_candidates(head, of, most, scratch, pool);
+  compute_candidates(head, of, scratch, pool);
   return scratch;
 }
 

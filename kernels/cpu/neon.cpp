@@ -72,7 +72,76 @@ inline Sum multiply_head_block(Sum sums, const I (&u)[2], const int8_t* digits) 
 // The rest is written over floats alone.
 #include "kernels/cpu/simd.inc"
 
-// Attention over codes.
+// ---- Attention over codes: pairs of int16 -----------------------------------------------------
+
+constexpr int kWordLanes = 8;
+struct W {
+  int32x4_t low;
+  int32x4_t high;
+};
+struct Pairs {
+  int16x8_t first;
+  int16x8_t second;
+};
+inline W load_words(const void* p) {
+  const auto* words = static_cast<const int32_t*>(p);
+  return {vld1q_s32(words), vld1q_s32(words + 4)};
+}
+inline void store_words(int32_t* p, W v) {
+  vst1q_s32(p, v.low);
+  vst1q_s32(p + 4, v.high);
+}
+inline W broadcast_word(int32_t word) { return {vdupq_n_s32(word), vdupq_n_s32(word)}; }
+inline Pairs broadcast_pair(int32_t pair) {
+  return {vdupq_n_s16(static_cast<int16_t>(pair)), vdupq_n_s16(static_cast<int16_t>(pair >> 16))};
+}
+inline __attribute__((always_inline)) W multiply_pairs(W acc, Pairs a, Pairs b) {
+  const auto multiply = [&](int16x8_t x, int16x8_t y) {
+    acc.low = vmlal_s16(acc.low, vget_low_s16(x), vget_low_s16(y));
+    acc.high = vmlal_high_s16(acc.high, x, y);
+  };
+  multiply(a.first, b.first);
+  multiply(a.second, b.second);
+  return acc;
+}
+// The halves of each word.
+inline Pairs halves(W v) {
+  const int16x8_t low = vreinterpretq_s16_s32(v.low);
+  const int16x8_t high = vreinterpretq_s16_s32(v.high);
+  return {vuzp1q_s16(low, high), vuzp2q_s16(low, high)};
+}
+template <class Operation>
+inline Pairs of_halves(W v, Operation operation) {
+  const Pairs both = halves(v);
+  return {operation(both.first), operation(both.second)};
+}
+inline Pairs even_bytes(W v) {
+  return of_halves(v, [](int16x8_t half) { return vandq_s16(half, vdupq_n_s16(0xff)); });
+}
+inline Pairs odd_bytes(W v) {
+  return of_halves(v, [](int16x8_t half) {
+    return vreinterpretq_s16_u16(vshrq_n_u16(vreinterpretq_u16_s16(half), 8));
+  });
+}
+inline Pairs even_digits(W v) {
+  return of_halves(v, [](int16x8_t half) { return vshrq_n_s16(vshlq_n_s16(half, 8), 8); });
+}
+inline Pairs odd_digits(W v) {
+  return of_halves(v, [](int16x8_t half) { return vshrq_n_s16(half, 8); });
+}
+inline Pairs add_pairs(Pairs a, Pairs b) {
+  return {vaddq_s16(a.first, b.first), vaddq_s16(a.second, b.second)};
+}
+inline void pair_positions(const int32_t* bits, int32_t* codes, int32_t* high) {
+  // The lower halves of each word and of that two behind it.
+  const auto pair = [](int32x4_t v) { return vsliq_n_s32(v, vextq_s32(v, v, 2), 16); };
+  for (int g = 0; g < 8; g += 4) {
+    const int32x4_t words = vld1q_s32(bits + g);
+    vst1q_s32(codes + g, pair(veorq_s32(words, vdupq_n_s32(0x8000))));
+    vst1q_s32(high + g, pair(vshrq_n_s32(words, 8)));
+  }
+}
+
 #include "kernels/cpu/integer_pairs.inc"
 
 // The rest is written over those products.

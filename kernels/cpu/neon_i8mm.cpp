@@ -23,7 +23,7 @@ namespace {
 #include "kernels/cpu/simd.inc"
 
 // Attention over codes.
-#include "kernels/cpu/integer_pairs.inc"
+#include "kernels/cpu/neon_attention.inc"
 
 // The rest is written over those products.
 #include "kernels/cpu/integer.inc"
@@ -80,7 +80,7 @@ inline I4 rows_of_sums(const Sum* sums, int t, int half) {
 
 const Primitives kNeonI8mm = {
     "neon_i8mm", kPlaneBytes, quantise,           ternary_rows, code_groups,
-    group_tiles, rms_norm,    dense_rows,         largest,      powers,
+    group_rows,  rms_norm,    dense_rows,         largest,      powers,
     row_amax,    code_row,    certified_products, gate,         add_rows,
     attention,   turn_row,    code_digits,        code_query,   integer_attention,
     merge_states};

@@ -17,7 +17,7 @@ struct Shape {
 // Groups that are not full, an odd number of them, more than a tile keeps at once.
 constexpr Shape kShapes[] = {{1, 1},    {31, 3},    {127, 5},  {128, 31},   {129, 4},
                              {255, 7},  {256, 65},  {384, 33}, {1000, 130}, {2560, 9},
-                             {8192, 6}, {12288, 5}, {8320, 3}, {16300, 4}};
+                             {8192, 6}, {12288, 5}, {8320, 3}, {8320, 17},  {16300, 4}};
 
 double value(const TernaryMatrix& w, int row, int col) {
   const int bits = w.codes[static_cast<size_t>(row) * ((static_cast<size_t>(w.cols) + 3) / 4) +

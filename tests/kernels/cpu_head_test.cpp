@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <memory>
+#include <numeric>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/head_codes.h"
@@ -300,6 +301,7 @@ TEST_CASE("the certified head chooses by rules what ref chooses from all logits"
   Fixture f;
   Random random(46);
   std::map<int32_t, int> chosen;
+  int by_weight = 0;
   for (const auto& [dim, vocab] :
        {std::pair{1, 1}, {4, 3}, {36, 131}, {63, 257}, {100, 2048}, {576, 120}}) {
     for (int kind = 0; kind < static_cast<int>(HeadKind::kCount); ++kind) {
@@ -310,7 +312,15 @@ TEST_CASE("the certified head chooses by rules what ref chooses from all logits"
         const int rows = 1 + random.below(6);
         ChooseData rules(random, rows, vocab);
         for (ChoiceRule& rule : rules.rules) {
-          if (most_kept(rule) == 0) rule.top_k = 1 + random.below(60);
+          if (most_kept(rule) == 0 && random.below(2) == 0) {
+            // Shares of the largest weight from 2^-10 to 1, and one unit more or less.
+            rule.top_p = 0;
+            rule.min_weight = kMostWeight >> random.below(11);
+            rule.min_weight -= rule.min_weight > kMostWeight >> 10 ? random.below(2) : 0;
+          } else if (most_kept(rule) == 0) {
+            rule.top_k = 1 + random.below(60);
+          }
+          by_weight += keeps_by_weight(rule) ? 1 : 0;
         }
         const HiddenData in(random, rows + 3, dim, round % kHiddenSizes);
         HeadRun expected(static_cast<size_t>(rows), head.matrix);
@@ -345,8 +355,64 @@ TEST_CASE("the certified head chooses by rules what ref chooses from all logits"
       }
     }
   }
+  CHECK(by_weight > 100);
   CHECK(chosen[-1] > 0);       // all were banned
   CHECK(chosen.size() > 100);  // and the draw was not always the arg-max
+}
+
+TEST_CASE("the certified head leaves out only ids with less than a least weight") {
+  Fixture f;
+  Random random(48);
+  const int dim = 24;  // few: the bounds are narrow against the logits
+  const int vocab = 2048;
+  const int rows = 30;
+  std::vector<int32_t> row_list(rows), positions(rows), ids(rows);
+  std::iota(row_list.begin(), row_list.end(), 0);
+  for (const int shift : {1, 3, 10}) {
+    const DenseData head = make_head(random, vocab, dim, DenseType::kBF16, HeadKind::kPlain);
+    const BuiltHead built(head.matrix, *f.pools.back());
+    HiddenData in(random, rows, dim, 0);
+    in.x = random.normals(in.x.size());
+    HeadRun expected(rows, head.matrix);
+    HeadArgs args = head_args(head.matrix, in, row_list, {}, expected);
+    args.argmax = nullptr;
+    ref::head(args);
+    std::vector<ChoiceRule> rules(rows);
+    for (int row = 0; row < rows; ++row) {
+      // Ids down to 2.5 standard deviations below the largest are kept: a fifth of them.
+      const float* logits = expected.logits.data() + row * vocab;
+      const float deviation = std::sqrt(std::inner_product(logits, logits + vocab, logits, 0.0f) /
+                                        static_cast<float>(vocab));
+      rules[static_cast<size_t>(row)] = {
+          .seed = random.bits(),
+          .min_weight = kMostWeight >> shift,
+          .inverse_temperature = static_cast<float>(shift) * 0.693f / (2.5f * deviation),
+          .samples = 1};
+    }
+    ChooseArgs choose;
+    choose.logits = expected.logits.data();
+    choose.row_list = row_list.data();
+    choose.places = {row_list.data(), positions.data()};
+    choose.rules = rules.data();
+    choose.ids = ids.data();
+    choose.rows = rows;
+    choose.vocab = vocab;
+    ref::choose(choose);
+    for (const auto& pool : f.pools) {
+      INFO(pool->isa().name << ", " << pool->threads() << " threads, a share of 2^-" << shift);
+      HeadRun run(rows, head.matrix);
+      HeadArgs certified = head_args(head.matrix, in, row_list, {}, run);
+      certified.argmax = nullptr;
+      std::vector<int32_t> actual(rows), rescored(rows);
+      choose.ids = actual.data();
+      cpu::certified_choose({certified, built.view, choose, rescored.data()}, *pool);
+      REQUIRE(first_difference(ids, actual) == "");
+      for (const int32_t n : rescored) {
+        CAPTURE(n);
+        REQUIRE((n > vocab / 100 && n < vocab * 2 / 3));
+      }
+    }
+  }
 }
 
 TEST_CASE("20,000 random hidden states: certified equals full, few rows are rescored") {
