@@ -142,6 +142,8 @@ __device__ __forceinline__ void write_values(const AttentionArgs& args, const Co
     }
   }
 }
+
+// Codes an item's values and appends them, a warp a row.
 template <int kSlabs, int kDigits>
 __device__ __forceinline__ void append_values(const AttentionArgs& args, const CodeItem& item,
                                               int slabs, ValueCodes<kSlabs>& codes) {
