@@ -14,6 +14,11 @@ namespace {
 // those of 256 rows would take 131 MB.
 constexpr size_t kPromptLogitsBytes = size_t{32} << 20;
 
+// Behind many rows a prompt is cut at a multiple of these positions: a GPU stores so many of a
+// value as one word, and a few rows fewer do not matter.
+constexpr int kCutPositions = 16;
+constexpr int kManyRows = 256;
+
 }  // namespace
 
 int positions_for(const SequenceRequest& request, int context) {
@@ -330,7 +335,12 @@ void Scheduler::gather(const std::vector<Sequence*>& among) {
 
 // How many of the prompt's rows the pass takes; those whose logits are wanted need room for them.
 int Scheduler::prompt_rows(const Sequence& sequence, int n_free) const {
-  const int rows = std::min(n_free, sequence.prompt() - sequence.position);
+  const int left = sequence.prompt() - sequence.position;
+  int rows = std::min(n_free, left);
+  if (rows < left && static_cast<int>(ids_.size()) >= kManyRows) {
+    const int end = (sequence.position + rows) / kCutPositions * kCutPositions;
+    rows = std::max(0, end - sequence.position);
+  }
   if (!sequence.request.on_prompt_logprobs) return rows;
   const auto row_bytes = sizeof(float) * static_cast<size_t>(backend_.model().config().vocab);
   const int most = static_cast<int>(std::max<size_t>(1, kPromptLogitsBytes / row_bytes));

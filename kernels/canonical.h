@@ -40,15 +40,17 @@ EDGELLM_HOST_DEVICE inline float from_ordered_bits(uint32_t ordered) {
   return bits_to_float((ordered & 0x80000000u) != 0 ? ordered & 0x7fffffffu : ~ordered);
 }
 
-// e^x within 1.01 ulp; +inf above 88.72, 0 below -87.3; exp(+-0) = 1; NaN stays NaN.
-// x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite: ln 2 in two parts, so that n * ln2_high is
-// exact), e^r = 1 + r + r^2 P(r) with P fitted to minimise the relative error, then 2^n by exponent
-// bits.
-EDGELLM_HOST_DEVICE inline float canonical_exp(float x) {
-  // Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum.
-  constexpr float kRound = 12582912.0f;
-  const float shifted = fmaf(x, 1.44269504f, kRound);
-  const float n = shifted - kRound;
+// The parts of e^x = e 2^n: x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite: ln 2 in two parts,
+// so that n * ln2_high is exact), e = e^r = 1 + r + r^2 P(r) with P fitted to minimise the relative
+// error.
+struct ExpParts {
+  float e;
+  float shifted;  // 1.5 * 2^23 + n: its low bits are n
+};
+inline constexpr float kExpRound = 12582912.0f;  // 1.5 * 2^23
+EDGELLM_HOST_DEVICE inline ExpParts exp_parts(float x) {
+  const float shifted = fmaf(x, 1.44269504f, kExpRound);
+  const float n = shifted - kExpRound;
   float r = fmaf(n, -0.693359375f, x);
   r = fmaf(n, 2.12194440e-4f, r);
   float p = 0.00138131424f;
@@ -56,14 +58,21 @@ EDGELLM_HOST_DEVICE inline float canonical_exp(float x) {
   p = fmaf(p, r, 0.041668456f);
   p = fmaf(p, r, 0.166665152f);
   p = fmaf(p, r, 0.49999994f);
-  const float e = fmaf(r * r, p, r) + 1.0f;
+  return {fmaf(r * r, p, r) + 1.0f, shifted};
+}
+
+// e^x within 1.01 ulp; +inf above 88.72, 0 below -87.3; exp(+-0) = 1; NaN stays NaN. 2^n by
+// exponent bits.
+EDGELLM_HOST_DEVICE inline float canonical_exp(float x) {
+  const ExpParts parts = exp_parts(x);
   // In two steps, because 2^128 is no float although e * 2^128 can be one.
-  const int32_t exponent = static_cast<int32_t>(float_to_bits(shifted) - float_to_bits(kRound));
+  const int32_t exponent =
+      static_cast<int32_t>(float_to_bits(parts.shifted) - float_to_bits(kExpRound));
   const int32_t half = exponent >> 1;
   const float scale1 = bits_to_float(static_cast<uint32_t>(half + 127) << 23);
   const float scale2 = bits_to_float(static_cast<uint32_t>(exponent - half + 127) << 23);
   // Chosen last, so that the lanes of a GPU need not part.
-  return x > 88.72f ? bits_to_float(0x7f800000u) : x < -87.3f ? 0.0f : e * scale1 * scale2;
+  return x > 88.72f ? bits_to_float(0x7f800000u) : x < -87.3f ? 0.0f : parts.e * scale1 * scale2;
 }
 
 // float32 to IEEE half precision: clamped to +-65504, round to nearest even, subnormals kept. NaN

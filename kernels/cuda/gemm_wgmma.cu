@@ -249,20 +249,32 @@ __device__ __forceinline__ void multiply_tile(const WarpWeights<T::kSlots>& weig
   hold(sums);
 }
 
+// What the sums of a pair and a token are scaled with.
+__device__ __forceinline__ float2 factors_of(const PairRows& rows, const RowScale& scale) {
+  return make_float2((rows.scale[0] / scale.s) * scale.r, (rows.scale[1] / scale.s) * scale.r);
+}
+
+// Usually all pairs of a warpgroup have the same scales. Then a thread divides for one token, and
+// for the first pair: the last may lack a second row. Returns whether `factors` are there, for the
+// warpgroup's threads behind the next barrier.
+template <int kTokens, class Op>
+__device__ __forceinline__ bool share_factors(const Op& op, int group_pair, const RowScale* scales,
+                                              float2* factors) {
+  if (!op.share_scales(group_pair, min(group_pair + 31, op.pairs() - 1))) return false;
+  const PairRows rows = op.rows(group_pair);
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+  for (int i = thread; i < kTokens; i += kGroupThreads) factors[i] = factors_of(rows, scales[i]);
+  return true;
+}
+
 // Makes the sums of a lane's pair its results, in place.
 template <int kSums, class Op>
 __device__ __forceinline__ void scale_sums(const Op& op, int group_pair, int pair, int barrier,
                                            const RowScale* scales, float2* factors,
                                            int (&sums)[kSums]) {
-  constexpr int kTokens = 2 * kSums;
   const int t = static_cast<int>(threadIdx.x) % 4;
-  // Usually all pairs of the warpgroup have the same scales. Then a thread divides for one token,
-  // and for the first pair: the last may lack a second row.
-  const bool share = op.share_scales(group_pair, min(group_pair + 31, op.pairs() - 1));
-  const PairRows rows = op.rows(share ? group_pair : min(pair, op.pairs() - 1));
-  const auto factor = [&](const RowScale& scale) {
-    return make_float2((rows.scale[0] / scale.s) * scale.r, (rows.scale[1] / scale.s) * scale.r);
-  };
+  const bool share = share_factors<2 * kSums>(op, group_pair, scales, factors);
+  const PairRows rows = op.rows(min(pair, op.pairs() - 1));
   const auto scale_all = [&](const auto& factor_of) {
 #pragma unroll
     for (int i = 0; i < kSums; i += 4) {
@@ -279,12 +291,10 @@ __device__ __forceinline__ void scale_sums(const Op& op, int group_pair, int pai
     }
   };
   if (share) {
-    const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
-    for (int i = thread; i < kTokens; i += kGroupThreads) factors[i] = factor(scales[i]);
     barrier_sync(barrier, kGroupThreads);  // the factors are there
     scale_all([&](int token) { return factors[token]; });
   } else {
-    scale_all([&](int token) { return factor(scales[token]); });
+    scale_all([&](int token) { return factors_of(rows, scales[token]); });
   }
 }
 
@@ -321,49 +331,93 @@ struct LaneTargets {
   }
 };
 
-// Stores a lane's results by its column, of tokens before `end` of the tile. What a batch of them
-// is combined with is read together. Without branches for tokens where the tile is whole.
-template <bool kWhole, int kSums, class Column>
-__device__ __forceinline__ bool store_column(const Column& column, int first_token, int end,
-                                             const int* positions, const int (&results)[kSums]) {
-  constexpr int kBatch = 8;
-  static_assert(kSums % (2 * kBatch) == 0);
-  bool finite = true;
+// The sums of a whole tile on their way from the lanes that made them to those that store them:
+// [token][pair], both rows of a pair. The padding spreads what eight lanes write together, four
+// tokens, over all banks.
+template <class T>
+struct TileSums {
+  static constexpr int kPitch = T::kPairs + 2;
+  static_assert(T::kTokens * kPitch * sizeof(int2) <= T::kCut.shared_bytes() - 1024);
+  int2* memory;
+
+  __device__ __forceinline__ int2* of(int token, int pair) const {
+    return memory + token * kPitch + pair;
+  }
+  // Those of a lane, whose pair of the tile is given.
+  __device__ __forceinline__ void write(int pair, const int (&sums)[T::kSums]) const {
+    const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
-  for (int first = 0; first < kSums / 2; first += kBatch) {
-    if (!kWhole && 4 * first >= end) break;
+    for (int i = 0; i < T::kSums; i += 4) {
+      *of(2 * i + 2 * t, pair) = make_int2(sums[i], sums[i + 2]);
+      *of(2 * i + 2 * t + 1, pair) = make_int2(sums[i + 1], sums[i + 3]);
+    }
+  }
+};
+
+// Scales the sums of a lane's pair of the tile, `at`, and lets the op store them by their column:
+// those of the warp's share of the tokens before `end`. Returns whether the column found them all
+// finite. factor_of(token): what the sums are scaled with. Without branches for tokens where the
+// tile is whole.
+template <class T, bool kWhole, class Column, class FactorOf>
+__device__ __forceinline__ bool store_pair(const Column& column, const TileSums<T>& tile, int at,
+                                           int first_token, int end,
+                                           const typename T::Shared& shared,
+                                           const FactorOf& factor_of) {
+  // What a batch of them is combined with is read together.
+  constexpr int kBatch = std::is_empty_v<typename Column::Loaded> ? 4 : 8;
+  static_assert(T::kTokens % kBatch == 0);
+  bool finite = true;
+#pragma unroll 1
+  for (int first = static_cast<int>(threadIdx.x) / 32 * kBatch; first < end;
+       first += T::kThreads / 32 * kBatch) {
     typename Column::Loaded loaded[kBatch];
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
-      const int token = token_of_result(first + k);
-      const int existing = kWhole ? token : min(token, end - 1);
-      loaded[k] = column.load(first_token + existing, positions[existing]);
+      const int token = kWhole ? first + k : min(first + k, end - 1);
+      loaded[k] = column.load(first_token + token, shared.positions[token]);
     }
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
-      const int token = token_of_result(first + k);
-      if (!kWhole && token >= end) continue;
-      const int at = (first + k) / 2 * 4 + k % 2;
-      finite = column.store(first_token + token, loaded[k], __int_as_float(results[at]),
-                            __int_as_float(results[at + 2])) &&
+      const int token = first + k;
+      if (!kWhole && token >= end) break;
+      const int2 sums = *tile.of(token, at);
+      const float2 by = factor_of(token);
+      const int of_codes = shared.scales[token].sum;
+      finite = column.store(first_token + token, loaded[k],
+                            static_cast<float>(unscaled(sums.x) - of_codes) * by.x,
+                            static_cast<float>(unscaled(sums.y) - of_codes) * by.y) &&
                finite;
     }
   }
   return finite;
 }
 
-// Lets the op store a lane's results, of tokens before `end` of the tile, whose positions are
-// given.
-template <int kSums, class Op>
-__device__ __forceinline__ void store_results(const Op& op, int pair, int first_token, int end,
-                                              const int* positions, const int (&results)[kSums]) {
-  if (pair >= op.pairs()) return;
-  op.with_column(pair, [&](const auto& column) {
-    const bool finite = end == 2 * kSums
-                            ? store_column<true>(column, first_token, end, positions, results)
-                            : store_column<false>(column, first_token, end, positions, results);
-    op.note(finite);
-  });
+// Scales the sums of a tile and lets the op store them, of tokens before `end`. A warp takes 32
+// pairs of one token after the other: so neighbouring lanes read and write neighbouring values, and
+// the code is a short loop. (Unrolled for all sums of a lane it came too late for the warps.)
+template <class T, class Op>
+__device__ __forceinline__ void store_tile(const Op& op, const TileSums<T>& tile, int first_pair,
+                                           int first_token, int end,
+                                           const typename T::Shared& shared) {
+#pragma unroll 1
+  for (int group = 0; group < T::kGroups; ++group) {
+    const int group_pair = first_pair + 32 * group;
+    const int at = 32 * group + static_cast<int>(threadIdx.x) % 32;
+    if (first_pair + at >= op.pairs()) return;
+    op.with_column(first_pair + at, [&](const auto& column) {
+      const auto store = [&](const auto& factor_of) {
+        op.note(end == T::kTokens
+                    ? store_pair<T, true>(column, tile, at, first_token, end, shared, factor_of)
+                    : store_pair<T, false>(column, tile, at, first_token, end, shared, factor_of));
+      };
+      if (op.share_scales(group_pair, min(group_pair + 31, op.pairs() - 1))) {
+        store([&](int token) { return shared.factors[group][token]; });
+      } else {
+        const PairRows rows = op.rows(first_pair + at);
+        store([&](int token) { return factors_of(rows, shared.scales[token]); });
+      }
+    });
+  }
 }
 
 // Sends each part the sums of its tokens.
@@ -451,9 +505,15 @@ __device__ __forceinline__ void make_tile(const Op& op, const QuantisedRows& row
     scale_sums(op, group_pair, pair, 1 + group, shared.scales, shared.factors[group], own_sums);
     if (pair < op.pairs()) targets.store(op, own_sums, own_end);
   } else {
-    if (group_pair >= op.pairs()) return;
-    scale_sums(op, group_pair, pair, 1 + group, shared.scales, shared.factors[group], sums);
-    store_results(op, pair, first_token, own_end, shared.positions, sums);
+    if (group_pair < op.pairs()) {
+      share_factors<T::kTokens>(op, group_pair, shared.scales, shared.factors[group]);
+    }
+    wait_for_copies();  // of weights behind the last ones: zeros
+    __syncthreads();    // nobody reads codes and weights any more
+    const TileSums<T> tile{reinterpret_cast<int2*>(memory)};
+    tile.write(pair - first_pair, sums);
+    __syncthreads();  // sums and factors are there
+    store_tile<T>(op, tile, first_pair, first_token, own_end, shared);
   }
 }
 

@@ -158,9 +158,29 @@ __device__ __forceinline__ float gated_by_relu2(float gate, float up) {
   const float t = gate > 0.0f ? gate : 0.0f;
   return (t * t) * up;
 }
-__device__ __forceinline__ float gated_by_silu(float gate, float up) {
-  return (gate / (1.0f + canonical_exp(-gate))) * up;
+// gate / (1 + canonical_exp(-gate)), the same bits by two thirds of the instructions and without a
+// branch; NaN where the gate is infinite, which is a fault as infinity is.
+//
+// Where the exponential is below 2^-24, 1 is the sum anyway. From there on no exponential is
+// subnormal, so n can be added to the exponent of e at once (the bits of 1.5 * 2^23 are shifted
+// out). Numerator and denominator are taken at a quarter, so that the reciprocal of the largest is
+// no subnormal number. The division is then the compiler's own for such numbers.
+__device__ __forceinline__ float silu(float gate) {
+  const ExpParts parts = exp_parts(fmaxf(-gate, -87.0f));
+  const float power = bits_to_float(float_to_bits(parts.e) + (float_to_bits(parts.shifted) << 23));
+  const float denominator = fmaf(power, 0.25f, 0.25f);
+  const float numerator = gate * 0.25f;
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(denominator));
+  reciprocal = fmaf(reciprocal, fmaf(-denominator, reciprocal, 1.0f), reciprocal);
+  float quotient = numerator * reciprocal;
+  quotient = fmaf(fmaf(-denominator, quotient, numerator), reciprocal, quotient);
+  quotient = fmaf(fmaf(-denominator, quotient, numerator), reciprocal, quotient);
+  // The denominator is 2, and residuals would be subnormal.
+  quotient = fabsf(gate) < 0x1p-60f ? gate * 0.5f : quotient;
+  return gate < -88.72f ? gate * 0.0f : quotient;  // the exponential is infinite
 }
+__device__ __forceinline__ float gated_by_silu(float gate, float up) { return silu(gate) * up; }
 __device__ __forceinline__ float gated(GateActivation act, float gate, float up) {
   return act == GateActivation::kRelu2 ? gated_by_relu2(gate, up) : gated_by_silu(gate, up);
 }

@@ -889,6 +889,34 @@ TEST_CASE("while prompts are computed, sequences that decode get an id from ever
   }
 }
 
+TEST_CASE("behind many rows a prompt is cut at a multiple of 16 positions") {
+  Fixture f;
+  const int vocab = f.model.config().vocab;
+  struct Case {
+    int max_rows;
+    std::vector<int64_t> prompt_ids;  // after each pass
+  };
+  const Case cases[] = {
+      {333, {300 + 32, 450}}, {315, {300, 450}}, {175, {175, 350, 450}},  // 150 rows are not many
+  };
+  for (const Case& c : cases) {
+    INFO("passes of " << c.max_rows << " rows");
+    const auto backend = f.backend(8, 40, c.max_rows);
+    Scheduler scheduler(*backend, {});
+    for (int i = 0; i < 3; ++i) {
+      SequenceRequest request;
+      request.prompt_ids = prompt_of(150, vocab);
+      request.prompt_ids[0] = i + 1;
+      request.max_tokens = 1;
+      scheduler.submit(request);
+    }
+    for (const int64_t ids : c.prompt_ids) {
+      scheduler.step();
+      CHECK(scheduler.counters().prompt_ids == ids);
+    }
+  }
+}
+
 TEST_CASE("a scheduler refuses a backend that is not made for it") {
   Fixture f;
   CHECK_THROWS_AS(Scheduler(*f.alone, {}), ContractViolation);

@@ -124,10 +124,44 @@ TEST_CASE("CUDA ffn_up of many rows gives the bits of cpu", "[gpu]") {
   }
 }
 
+TEST_CASE("CUDA silu of large and small gates gives the bits of cpu", "[gpu]") {
+  if (no_gpu()) return;
+  Random random(41);
+  // One activation of 1, so that a gate is the scale of its row or the negative of it.
+  constexpr int kRows = 20000;
+  TernaryData gate(random, kRows, 1, true);
+  for (int i = 0; i < kRows; ++i) {
+    constexpr float kAround[] = {1.0f, 17.0f, 87.0f, 87.34f, 88.0f, 88.37f, 88.72f, 89.0f};
+    gate.scale[static_cast<size_t>(i)] =
+        i % 2 == 0 ? std::exp2(random.uniform(-140.0f, 120.0f))
+                   : kAround[random.below(8)] * random.uniform(0.999f, 1.001f);
+  }
+  TernaryData up(random, kRows, 1);
+  up.scale[0] = 1.0f;
+  const TernaryOnDevice device_gate(gate.matrix), device_up(up.matrix);
+  for (const int rows : {1, 5, 12, 90, 300}) {
+    const std::vector<float> x(static_cast<size_t>(rows), 1.0f);
+    std::vector<float> expected(static_cast<size_t>(rows) * kRows);
+    int32_t fault = 0;
+    cpu::ffn_up({x.data(), nullptr, 1e-5f, gate.matrix, up.matrix, GateActivation::kSilu,
+                 expected.data(), rows, 0, &fault},
+                pool());
+    const OnDevice<float> device_x(x), u(expected.size());
+    const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
+    const WorkspaceOnDevice workspace(static_cast<size_t>(rows), 1, 1, 1, 1);
+    cuda::ffn_up({device_x.data(), nullptr, 1e-5f, device_gate.matrix, device_up.matrix,
+                  GateActivation::kSilu, u.data(), rows, 0, device_fault.data()},
+                 workspace.workspace, nullptr);
+    finish();
+    INFO(rows << " rows");
+    REQUIRE(first_difference(expected, u.read()) == "");
+  }
+}
+
 // Sizes at and around those of tiles, blocks of columns and chunks of weights.
 constexpr int kTileRows[] = {1, 17, 33, 65, 100, 129, 257};
-constexpr ProductShape kTileShapes[] = {{1, 1},     {31, 33},   {100, 127}, {128, 64},
-                                        {130, 385}, {516, 129}, {1100, 66}, {1664, 200}};
+constexpr ProductShape kTileShapes[] = {{1, 1},     {31, 33},   {100, 127}, {128, 64},  {130, 385},
+                                        {516, 129}, {576, 194}, {1100, 66}, {1664, 200}};
 
 struct NamedPick {
   std::string name;

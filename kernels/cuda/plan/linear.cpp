@@ -185,11 +185,11 @@ int64_t estimated_ns(const WgmmaGemmPlan& plan, const LinearSize& size,
                      const DeviceTraits& device) {
   const WgmmaCut& cut = kWgmmaTiles[plan.tile];
   const int column_blocks = divide_up(divide_up(size.cols, kBlockColumns), plan.parts);
-  int64_t ns = quantise_ns(size) + cut.rest_ns;
+  int64_t ns = quantise_ns(size);
   int left = divide_up(plan.launch.blocks[0] * plan.launch.blocks[1], device.multiprocessors);
   for (; left > 0; left -= cut.blocks) {
     const int together = std::min(left, cut.blocks);
-    ns += int64_t{column_blocks} * std::max(cut.latency_ns, together * cut.work_ns);
+    ns += int64_t{column_blocks} * std::max(cut.latency_ns, together * cut.work_ns) + cut.rest_ns;
   }
   return ns;
 }
