@@ -92,6 +92,10 @@ struct Outputs {
   std::span<float> normed;          // [batch rows, dim] or empty: the final norm's output alone
   std::span<LogprobSums> logprobs;  // [ids.size()] or empty
   std::span<LogprobLogit> top;      // [ids.size(), n] beside `logprobs`, the n largest logits
+  // Work of the host for the time in which it would wait for the pass, called once at most. A
+  // device that runs passes on the host's threads does not call it. It throws nothing, and leaves
+  // the pass's arrays as they are. May be empty.
+  std::function<void()> meanwhile;
 };
 
 // Bytes that a backend has allocated, for `info` and `--verbose`.

@@ -1,15 +1,22 @@
 #include "engine/block_pool.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 
 namespace edgellm {
 
-BlockPool::BlockPool(int n_blocks) : blocks_(static_cast<size_t>(n_blocks)) {
-  for (int32_t block = n_blocks - 1; block >= 0; --block) free_.push_back(block);
+BlockPool::BlockPool(int n_blocks)
+    : blocks_(static_cast<size_t>(n_blocks)),
+      index_(std::bit_ceil(static_cast<size_t>(n_blocks)), kNone) {
+  for (int32_t block = n_blocks - 1; block >= 0; --block) {
+    free_.push_back(block);
+    at(block).place = not_in_lru_.insert(not_in_lru_.end(), block);
+  }
 }
 
 // ---- The index ------------------------------------------------------------------------------
@@ -31,13 +38,14 @@ uint32_t BlockPool::hash_of(int32_t parent, Ids ids) {
   return static_cast<uint32_t>(hash >> 32);
 }
 
-int32_t BlockPool::find(int32_t parent, Ids ids) const {
-  const auto [begin, end] = index_.equal_range(hash_of(parent, ids));
-  for (auto entry = begin; entry != end; ++entry) {
-    const Block& block = blocks_[static_cast<size_t>(entry->second)];
-    if (block.parent == parent && std::ranges::equal(block.ids, ids)) return entry->second;
+// `hash` is hash_of() the others.
+int32_t BlockPool::find(int32_t parent, Ids ids, uint32_t hash) const {
+  int32_t found = index_[hash & (index_.size() - 1)];
+  for (; found != kNone; found = at(found).next_alike) {
+    const Block& block = at(found);
+    if (block.hash == hash && block.parent == parent && std::ranges::equal(block.ids, ids)) break;
   }
-  return kNone;
+  return found;
 }
 
 // The blocks that hold the beginning of a prompt, without its last id: a sequence computes one id
@@ -46,26 +54,32 @@ std::vector<int32_t> BlockPool::find_prefix(std::span<const int32_t> prompt_ids)
   const int whole = (static_cast<int>(prompt_ids.size()) - 1) / kKvBlockPositions;
   std::vector<int32_t> blocks;
   for (int i = 0; i < whole; ++i) {
-    const int32_t block = find(i == 0 ? kNone : blocks.back(), ids_of(prompt_ids, i));
+    const int32_t parent = i == 0 ? kNone : blocks.back();
+    const Ids ids = ids_of(prompt_ids, i);
+    const int32_t block = find(parent, ids, hash_of(parent, ids));
     if (block == kNone) break;
     blocks.push_back(block);
   }
   return blocks;
 }
 
-void BlockPool::add_to_index(int32_t block, int32_t parent, Ids ids) {
-  at(block).indexed = true;
-  at(block).parent = parent;
-  std::ranges::copy(ids, at(block).ids.begin());
-  index_.emplace(hash_of(parent, ids), block);
+// `hash` is hash_of() the parent and the ids.
+void BlockPool::add_to_index(int32_t block, int32_t parent, Ids ids, uint32_t hash) {
+  Block& b = at(block);
+  b.indexed = true;
+  b.parent = parent;
+  b.hash = hash;
+  std::ranges::copy(ids, b.ids.begin());
+  b.next_alike = std::exchange(bucket_of(hash), block);
 }
 
 void BlockPool::remove_from_index(int32_t block) {
-  const auto [begin, end] = index_.equal_range(hash_of(at(block).parent, at(block).ids));
-  const auto entry =
-      std::find_if(begin, end, [block](const auto& indexed) { return indexed.second == block; });
-  require(entry != end, "an indexed block is not in the index");
-  index_.erase(entry);
+  int32_t* link = &bucket_of(at(block).hash);
+  while (*link != block) {
+    require(*link != kNone, "an indexed block is not in the index");
+    link = &at(*link).next_alike;
+  }
+  *link = at(block).next_alike;
   at(block).indexed = false;
 }
 
@@ -94,8 +108,10 @@ std::optional<BlockPool::Lease> BlockPool::allocate(std::span<const int32_t> pro
   }
 
   lease.id = ++last_id_;
+  lease.blocks.reserve(static_cast<size_t>(n_blocks));
   for (const int32_t block : lease.blocks) {
-    if (at(block).ref_count++ == 0) lru_.erase(at(block).in_lru);
+    Block& b = at(block);
+    if (b.ref_count++ == 0) not_in_lru_.splice(not_in_lru_.end(), lru_, b.place);
   }
   for (int i = lease.n_shared; i < n_blocks; ++i) {
     const int32_t block = allocate_block();
@@ -104,14 +120,17 @@ std::optional<BlockPool::Lease> BlockPool::allocate(std::span<const int32_t> pro
     b.computed = false;
     b.writer = 0;
     // Later leases find a block by its parents, so the indexed blocks of a lease have no hole.
-    const bool can_be_indexed = i == lease.n_indexed && i < prompt / kKvBlockPositions;
-    const int32_t parent = i == 0 ? kNone : lease.blocks.back();
-    // The index has such a block already where the prompt ends with it: the last id of the prompt
-    // is computed again.
-    if (can_be_indexed && find(parent, ids_of(prompt_ids, i)) == kNone) {
-      add_to_index(block, parent, ids_of(prompt_ids, i));
-      b.writer = lease.id;
-      ++lease.n_indexed;
+    if (i == lease.n_indexed && i < prompt / kKvBlockPositions) {
+      const int32_t parent = i == 0 ? kNone : lease.blocks.back();
+      const Ids ids = ids_of(prompt_ids, i);
+      const uint32_t hash = hash_of(parent, ids);
+      // The index has such a block already where the prompt ends with it: the last id of the prompt
+      // is computed again.
+      if (find(parent, ids, hash) == kNone) {
+        add_to_index(block, parent, ids, hash);
+        b.writer = lease.id;
+        ++lease.n_indexed;
+      }
     }
     lease.blocks.push_back(block);
   }
@@ -127,7 +146,7 @@ int32_t BlockPool::allocate_block() {
 
 int32_t BlockPool::evict() {
   const int32_t block = lru_.front();
-  lru_.pop_front();
+  not_in_lru_.splice(not_in_lru_.end(), lru_, at(block).place);
   remove_from_index(block);
   return block;
 }
@@ -160,7 +179,7 @@ void BlockPool::free(const Lease& lease) {
     if (b.writer == lease.id) b.writer = 0;
     if (--b.ref_count > 0) continue;
     if (b.indexed && b.computed) {
-      b.in_lru = lru_.insert(lru_.end(), block);
+      lru_.splice(lru_.end(), not_in_lru_, b.place);
     } else {
       if (b.indexed) remove_from_index(block);
       free_.push_back(block);

@@ -15,7 +15,6 @@
 #include <list>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/backend.h"
@@ -69,16 +68,20 @@ class BlockPool {
     bool computed = false;
     uint64_t writer = 0;  // the lease that computes it; 0: none
     int32_t parent = kNone;
+    uint32_t hash = 0;                   // hash_of()
+    int32_t next_alike = kNone;          // in its bucket of index_
+    std::list<int32_t>::iterator place;  // in lru_ or not_in_lru_, always
     std::array<int32_t, kKvBlockPositions> ids{};
-    std::list<int32_t>::iterator in_lru;  // where its ref_count is 0
   };
 
   Block& at(int32_t block) { return blocks_[static_cast<size_t>(block)]; }
+  const Block& at(int32_t block) const { return blocks_[static_cast<size_t>(block)]; }
   static Ids ids_of(std::span<const int32_t> prompt_ids, int index);
   static uint32_t hash_of(int32_t parent, Ids ids);
-  int32_t find(int32_t parent, Ids ids) const;
+  int32_t find(int32_t parent, Ids ids, uint32_t hash) const;
+  int32_t& bucket_of(uint32_t hash) { return index_[hash & (index_.size() - 1)]; }
   std::vector<int32_t> find_prefix(std::span<const int32_t> prompt_ids) const;
-  void add_to_index(int32_t block, int32_t parent, Ids ids);
+  void add_to_index(int32_t block, int32_t parent, Ids ids, uint32_t hash);
   void remove_from_index(int32_t block);
   int32_t allocate_block();
   int32_t evict();
@@ -88,7 +91,12 @@ class BlockPool {
   // Computed blocks with a ref_count of 0, the least recently used first. Leaves are freed before
   // their parents, so evicting from the front never orphans a suffix.
   std::list<int32_t> lru_;
-  std::unordered_multimap<uint32_t, int32_t> index_;  // by hash_of()
+  // All other blocks, in no order: a block keeps its list node for life, so moving it costs no
+  // allocation. A GPU may be idle while blocks are allocated and freed.
+  std::list<int32_t> not_in_lru_;
+  // Buckets of blocks by hash_of(): the first block of each, kNone where it has none. A power of
+  // two of them.
+  std::vector<int32_t> index_;
   uint64_t last_id_ = 0;
 };
 

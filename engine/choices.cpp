@@ -29,8 +29,10 @@ void Choices::set(int sequence, const Choice& choice) {
               biases.end(),
           "the ids of biases are not in ascending order");
   Entry& entry = entries_[static_cast<size_t>(sequence)];
+  n_not_plain_ -= entry.is_plain() ? 0 : 1;
   entry.is_argmax = choice.sampling.is_argmax();
   entry.banned.assign(choice.banned.begin(), choice.banned.end());
+  n_not_plain_ += entry.is_plain() ? 0 : 1;
   entry.biases = choice.sampling.logit_bias;
   ChoiceRule& rule = rules_[static_cast<size_t>(sequence)];
   rule = choice_rule(choice.sampling, !choice.banned.empty());
@@ -45,7 +47,7 @@ Choices::Bans Choices::bans_or_rules(std::span<const int32_t> sequences,
   const auto entry = [this](int32_t sequence) -> const Entry& {
     return entries_[static_cast<size_t>(sequence)];
   };
-  if (sequences.empty()) return std::span<const int32_t>();
+  if (sequences.empty() || n_not_plain_ == 0) return std::span<const int32_t>();
   const std::vector<int32_t>& banned = entry(sequences[0]).banned;
   const auto is_alike = [&](int32_t sequence) {
     return entry(sequence).is_argmax && entry(sequence).banned == banned;

@@ -43,9 +43,12 @@ class Choices {
     std::vector<int32_t> banned;
     std::vector<int32_t> prompt;  // where marks are still to be made
     std::vector<LogitBias> biases;
+
+    bool is_plain() const { return is_argmax && banned.empty(); }
   };
 
   int vocab_;
+  int n_not_plain_ = 0;  // entries
   std::vector<ChoiceRule> rules_;
   std::vector<Entry> entries_;
 };

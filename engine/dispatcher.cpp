@@ -58,6 +58,7 @@ uint64_t Dispatcher::submit(SequenceRequest request) {
   if (request.submitted_at == 0) request.submitted_at = now_ns();
   const auto task = std::make_shared<Task>();
   task->replay = std::make_shared<Replay>(std::move(request));
+  task->first_attempt = task->replay->attempt();
   std::vector<Ended> ended;
   {
     const std::lock_guard guard(mutex_);
@@ -149,6 +150,7 @@ void Dispatcher::add_ended(std::vector<Ended>& ended, const TaskPtr& task,
 
 // mutex_ is not held.
 void Dispatcher::report(std::vector<Ended>& ended) {
+  if (ended.empty()) return;
   for (Ended& one : ended) {
     const SequenceRequest& request = one.task->replay->request();
     one.result.queued_ns = one.result.total_ns = now_ns() - request.submitted_at;
@@ -164,6 +166,7 @@ void Dispatcher::enqueue(const TaskPtr& task, bool in_front) {
   const SequenceRequest& request = task->replay->request();
   const bool is_watched = request.on_prompt_logprobs || request.on_prompt_hidden;
   task->engine.reset();
+  task->scheduled.reset();
   policy_.add(
       {.id = task->id,
        .prefix = is_watched || workers_.size() == 1 ? std::vector<uint64_t>()
@@ -217,13 +220,13 @@ void Dispatcher::run(Worker& worker, Scheduler& scheduler) {
     for (const Message& message : std::exchange(messages, {})) {
       if (!message.is_cancelled) {
         begin(worker, scheduler, message.task);
-      } else if (const auto found = worker.scheduled.find(message.task->id);
-                 found != worker.scheduled.end()) {
-        scheduler.cancel(found->second);
+      } else if (message.task->scheduled) {
+        scheduler.cancel(*message.task->scheduled);
       }
     }
     is_busy = scheduler.step();
     publish(worker, scheduler);
+    if (!is_busy && !worker.has_messages) scheduler.release_ended();
   }
   for (const Message& message : messages) {
     if (!message.is_cancelled) begin(worker, scheduler, message.task);
@@ -242,25 +245,35 @@ bool Dispatcher::await_messages(Worker& worker, bool is_busy, std::vector<Messag
 }
 
 void Dispatcher::begin(Worker& worker, Scheduler& scheduler, const TaskPtr& task) {
-  SequenceRequest request = task->replay->attempt();
+  SequenceRequest request =
+      task->first_attempt ? std::move(*task->first_attempt) : task->replay->attempt();
+  task->first_attempt.reset();
   request.on_end = [this, &worker, task](SequenceResult&& result) {
     end(worker, task, std::move(result));
   };
-  worker.scheduled.emplace(task->id, scheduler.submit(std::move(request)));
+  task->scheduled = scheduler.submit(std::move(request));
 }
 
 void Dispatcher::end(Worker& worker, const TaskPtr& task, SequenceResult&& result) {
-  worker.scheduled.erase(task->id);
+  task->scheduled.reset();
+  worker.ended.push_back(task->id);
   const SequenceRequest& request = task->replay->request();
   if (request.on_end) request.on_end(task->replay->result_of(std::move(result)));
-  const std::lock_guard guard(mutex_);
-  tasks_.erase(task->id);
-  policy_.ended(worker.index);
+}
+
+// Takes what the engine has ended out of the books, many requests with one lock. mutex_ is held.
+void Dispatcher::settle(Worker& worker) {
+  for (const uint64_t id : worker.ended) {
+    tasks_.erase(id);
+    policy_.ended(worker.index);
+  }
+  worker.ended.clear();
 }
 
 void Dispatcher::publish(Worker& worker, const Scheduler& scheduler) {
   const BlockPool& blocks = scheduler.blocks();
   const std::lock_guard guard(mutex_);
+  settle(worker);
   EngineStatus& status = worker.status;
   status.active = scheduler.active();
   status.kv_blocks_used = blocks.used();
@@ -288,6 +301,7 @@ void Dispatcher::fail(Worker& worker, const SequenceResult::Failure& failure) {
   bool is_last = false;
   {
     const std::lock_guard guard(mutex_);
+    settle(worker);
     worker.status.failure = failure;
     worker.status.active = 0;
     worker.status.kv_blocks_used = worker.status.kv_blocks_cached = 0;
@@ -303,7 +317,7 @@ void Dispatcher::fail(Worker& worker, const SequenceResult::Failure& failure) {
         continue;
       }
       ++worker.status.n_taken_over;
-      if (worker.scheduled.contains(id)) ++task->n_failed_engines;  // else it had not begun
+      if (task->scheduled) ++task->n_failed_engines;  // else it had not begun
       again.push_back(task);
     }
     // The oldest shall be the first of the queue.

@@ -76,7 +76,9 @@ class Dispatcher {
   void stop();
 
   size_t waiting() const;  // requests that no engine has
-  size_t live() const;     // requests whose on_end has not returned
+  // Requests that have not ended. One that an engine has ended counts until the engine's step is
+  // over.
+  size_t live() const;
   // In the order of the constructor.
   std::vector<EngineStatus> status() const;
   // Why no request can run: the last engine's failure. Empty while an engine works.
@@ -87,6 +89,11 @@ class Dispatcher {
   struct Task {
     uint64_t id = 0;
     std::shared_ptr<Replay> replay;
+    // The first attempt, until it begins. Whoever submits makes it: a GPU may be idle while an
+    // engine's thread begins requests.
+    std::optional<SequenceRequest> first_attempt = {};
+    // Of the engine's thread: the scheduler's id, from the begin of an attempt to its end.
+    std::optional<uint64_t> scheduled = {};
     std::optional<size_t> engine = {};  // empty: it waits
     int n_blocks = 0;                   // DispatchPolicy::Assignment
     int n_failed_engines = 0;
@@ -106,8 +113,8 @@ class Dispatcher {
     // Guarded by mutex_.
     std::vector<Message> inbox;
     EngineStatus status;
-    // Of the worker's thread: the scheduler's ids.
-    std::unordered_map<uint64_t, uint64_t> scheduled = {};
+    // Of the worker's thread: ids of the tasks that have ended since mutex_ was last held.
+    std::vector<uint64_t> ended = {};
     std::thread thread;
   };
   // A request that ends without an engine.
@@ -122,6 +129,7 @@ class Dispatcher {
   void begin(Worker& worker, Scheduler& scheduler, const TaskPtr& task);
   void end(Worker& worker, const TaskPtr& task, SequenceResult&& result);
   void publish(Worker& worker, const Scheduler& scheduler);
+  void settle(Worker& worker);
   void fail(Worker& worker, const SequenceResult::Failure& failure);
   void enqueue(const TaskPtr& task, bool in_front);
   void dispatch();

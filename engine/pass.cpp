@@ -100,11 +100,19 @@ void check_pass(const Batch& batch, const Outputs& outputs, const ModelConfig& c
           "a pass has between one and max_rows rows");
   require(batch.positions.size() == rows && batch.sequences.size() == rows,
           "a batch's arrays have one entry a row");
+  // A row that continues the row before it, within a tile, lies in the same block: blocks are whole
+  // tiles. Most rows of prompts do, so that the table is read once for many rows.
+  const auto continues_row = [&](size_t i) {
+    return i > 0 && batch.sequences[i] == batch.sequences[i - 1] &&
+           batch.positions[i] == batch.positions[i - 1] + 1 &&
+           batch.positions[i] % kAttentionChunk != 0;
+  };
   for (size_t i = 0; i < rows; ++i) {
     require(batch.ids[i] >= 0 && batch.ids[i] < config.vocab,
             "a token id is outside the vocabulary");
     require(batch.positions[i] >= 0 && batch.positions[i] < info.context,
             "a position is outside the context");
+    if (continues_row(i)) continue;
     require(batch.sequences[i] >= 0 && batch.sequences[i] < info.sequences,
             "a sequence slot is outside the cache");
     require(table.covers(batch.sequences[i], batch.positions[i]),
@@ -150,6 +158,7 @@ size_t ids_only_rows(const Outputs& outputs, const ModelConfig& config) {
 
 std::vector<int32_t> choosing_sequences(const Batch& batch, const Outputs& outputs) {
   std::vector<int32_t> sequences;
+  sequences.reserve(outputs.ids.size());
   for (const int32_t row : outputs.rows.first(outputs.ids.size())) {
     sequences.push_back(batch.sequences[static_cast<size_t>(row)]);
   }

@@ -26,7 +26,7 @@ SequenceRequest Replay::attempt() {
   SequenceRequest attempt = request_;
   attempt.on_end = nullptr;
   const std::shared_ptr<Replay> self = shared_from_this();
-  attempt.on_token = [self](int32_t id) { return self->take_token(id); };
+  if (has_callbacks()) attempt.on_token = [self](int32_t id) { return self->take_token(id); };
   if (request_.on_logprobs) {
     attempt.on_logprobs = [self](int32_t id, const TokenLogprobs& logprobs) {
       if (self->n_repeated_ < self->ids_.size() || self->failure_) return;
@@ -44,6 +44,12 @@ SequenceRequest Replay::attempt() {
     };
   }
   return attempt;
+}
+
+// Whether anything is handed over before the end.
+bool Replay::has_callbacks() const {
+  return request_.on_token || request_.on_logprobs || request_.on_prompt_logprobs ||
+         request_.on_prompt_hidden;
 }
 
 bool Replay::take_token(int32_t id) {

@@ -1,7 +1,8 @@
 // A request that can be run again on another engine, when the one that ran it has failed.
 //
 // Whoever asked gets every id once. An engine gives a request the same ids wherever it runs, so a
-// later attempt repeats those of the one before: they are compared, and not handed over again.
+// later attempt repeats those of the one before: they are compared, and not handed over again. Of a
+// request that asks for its end alone no id is followed.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +31,7 @@ class Replay : public std::enable_shared_from_this<Replay> {
   SequenceResult result_of(SequenceResult&& result) const;
 
  private:
+  bool has_callbacks() const;
   bool take_token(int32_t id);
   void take_prompt_logprobs(int position, const TokenLogprobs& logprobs);
   void take_prompt_hidden(int position, std::span<const float> hidden);

@@ -19,6 +19,10 @@ constexpr size_t kPromptLogitsBytes = size_t{32} << 20;
 constexpr int kCutPositions = 16;
 constexpr int kManyRows = 256;
 
+// The most ids for which a result has memory before they come: 6 KiB. Few answers are longer, and
+// many end before max_tokens.
+constexpr int kReservedIds = 512;
+
 }  // namespace
 
 int positions_for(const SequenceRequest& request, int context) {
@@ -41,19 +45,21 @@ void SchedulerCounters::add(const SchedulerCounters& other) {
   failures += other.failures;
 }
 
+// A request, from submit() on.
 struct Scheduler::Sequence {
   SequenceRequest request;
-  uint64_t id;
-  BlockPool::Lease lease;
-  int slot;
-  int64_t submitted_at;
-  int64_t admitted_at;
+  uint64_t id = 0;
+  int64_t submitted_at = 0;
+  // From admission on.
+  BlockPool::Lease lease = {};
+  int slot = 0;
+  int64_t admitted_at = 0;
   bool has_begun = false;  // position is behind the ids that it shares; until then it is 0
   bool has_ended = false;
   int position = 0;   // ids in the cache
   int32_t next = -1;  // the id for `position`, once the prompt is computed
   int64_t last_id_at = 0;
-  SequenceResult result;
+  SequenceResult result = {};
 
   int prompt() const { return static_cast<int>(request.prompt_ids.size()); }
   bool decodes() const { return has_begun && position >= prompt(); }
@@ -79,8 +85,12 @@ Scheduler::Scheduler(Backend& backend, const SchedulerOptions& options)
 Scheduler::~Scheduler() = default;
 
 uint64_t Scheduler::submit(SequenceRequest request) {
-  const int64_t submitted_at = request.submitted_at != 0 ? request.submitted_at : now_ns();
-  waiting_.push_back({std::move(request), ++last_id_, submitted_at});
+  auto sequence = std::make_unique<Sequence>();
+  sequence->request = std::move(request);
+  sequence->id = ++last_id_;
+  const int64_t submitted_at = sequence->request.submitted_at;
+  sequence->submitted_at = submitted_at != 0 ? submitted_at : now_ns();
+  waiting_.push_back(std::move(sequence));
   return last_id_;
 }
 
@@ -89,22 +99,24 @@ bool Scheduler::step() {
   }
   if (!active_.empty()) {
     std::vector<Sequence*> all;
+    all.reserve(active_.size());
     for (const auto& sequence : active_) all.push_back(sequence.get());
     if (!run_decode_passes(all)) run_pass(all);
-    active_.remove_if([](const auto& sequence) { return sequence->has_ended; });
+    retire_ended();
   }
   return !active_.empty() || !waiting_.empty();
 }
 
 bool Scheduler::cancel(uint64_t id) {
-  const auto waiting = std::ranges::find(waiting_, id, &Waiting::id);
+  const auto id_of = [](const auto& sequence) { return sequence->id; };
+  const auto waiting = std::ranges::find(waiting_, id, id_of);
   if (waiting != waiting_.end()) {
     SequenceResult result;
     result.finish_reason = FinishReason::kInterrupted;
     end_waiting(waiting, std::move(result));
     return true;
   }
-  const auto active = std::ranges::find(active_, id, [](const auto& s) { return s->id; });
+  const auto active = std::ranges::find(active_, id, id_of);
   if (active == active_.end()) return false;
   end(**active, std::nullopt, FinishReason::kInterrupted);
   active_.erase(active);
@@ -114,7 +126,7 @@ bool Scheduler::cancel(uint64_t id) {
 void Scheduler::interrupt() {
   std::vector<uint64_t> ids;
   for (const auto& sequence : active_) ids.push_back(sequence->id);
-  for (const Waiting& waiting : waiting_) ids.push_back(waiting.id);
+  for (const auto& sequence : waiting_) ids.push_back(sequence->id);
   for (const uint64_t id : ids) cancel(id);
 }
 
@@ -123,7 +135,7 @@ void Scheduler::interrupt() {
 // Takes the oldest request out of the queue: to run, or because it cannot run. False where it has
 // to wait.
 bool Scheduler::admit_first() {
-  const SequenceRequest& first = waiting_.front().request;
+  const SequenceRequest& first = waiting_.front()->request;
   int n_positions = 0;
   try {
     n_positions = checked_positions(first);
@@ -169,19 +181,17 @@ int Scheduler::checked_positions(const SequenceRequest& request) const {
 }
 
 // Ends a request that never ran.
-void Scheduler::end_waiting(std::deque<Waiting>::iterator place, SequenceResult&& result) {
-  const Waiting ended = std::move(*place);
+void Scheduler::end_waiting(std::deque<std::unique_ptr<Sequence>>::iterator place,
+                            SequenceResult&& result) {
+  const std::unique_ptr<Sequence> ended = std::move(*place);
   waiting_.erase(place);
-  result.queued_ns = now_ns() - ended.submitted_at;
-  report(ended.request, std::move(result), ended.submitted_at);
+  result.queued_ns = now_ns() - ended->submitted_at;
+  report(ended->request, std::move(result), ended->submitted_at);
 }
 
 // Makes the oldest request an active sequence.
 void Scheduler::start_first(BlockPool::Lease&& lease) {
-  auto sequence = std::make_unique<Sequence>();
-  sequence->request = std::move(waiting_.front().request);
-  sequence->id = waiting_.front().id;
-  sequence->submitted_at = waiting_.front().submitted_at;
+  std::unique_ptr<Sequence> sequence = std::move(waiting_.front());
   waiting_.pop_front();
   sequence->lease = std::move(lease);
   sequence->slot = free_slots_.back();
@@ -200,6 +210,30 @@ void Scheduler::start_first(BlockPool::Lease&& lease) {
                               std::to_string(waiting_.size()) + " requests wait");
   }
   active_.push_back(std::move(sequence));
+}
+
+void Scheduler::release_ended() { retired_.clear(); }
+
+// Sequences that have ended are destroyed beside the next pass, or behind it, not before it.
+void Scheduler::retire_ended() {
+  retired_.clear();
+  if (!std::exchange(any_has_ended_, false)) return;
+  for (auto place = active_.begin(); place != active_.end();) {
+    const auto sequence = place++;
+    if ((*sequence)->has_ended) retired_.splice(retired_.end(), active_, sequence);
+  }
+}
+
+// Outputs::meanwhile.
+void Scheduler::work_beside_pass() {
+  retired_.clear();
+  for (Sequence* sequence : output_sequences_) {
+    SequenceResult& result = sequence->result;
+    if (!result.token_ids.empty()) continue;
+    const auto n_ids = static_cast<size_t>(std::clamp(steps_to_end(*sequence), 0, kReservedIds));
+    result.token_ids.reserve(n_ids);
+    result.inter_token_ns.reserve(n_ids);
+  }
 }
 
 // ---- Running passes -------------------------------------------------------------------------
@@ -247,6 +281,7 @@ bool Scheduler::run_decode_passes(const std::vector<Sequence*>& among) {
   const auto on_ids = [&](std::span<const int32_t> chosen) {
     const int64_t now = now_ns();
     counters_.pass_ns += now - waits_since;
+    retired_.clear();
     if (!accept_step(parts, chosen)) continues = false;
     if (now - begin >= options_.run_ns) continues = false;
     if (options_.wants_control && options_.wants_control()) continues = false;
@@ -266,13 +301,14 @@ bool Scheduler::run_decode_passes(const std::vector<Sequence*>& among) {
 bool Scheduler::accept_step(const std::vector<Part>& parts, std::span<const int32_t> chosen) {
   ++counters_.passes;
   ++counters_.decodes;
+  const int64_t now = now_ns();
   bool continues = true;
   for (size_t i = 0; i < parts.size(); ++i) {
     Sequence& sequence = *parts[i].sequence;
     if (sequence.has_ended) continue;
     ++counters_.decode_rows;
     ++sequence.position;
-    accept_choice(sequence, chosen[i]);
+    accept_choice(sequence, chosen[i], now);
     if (sequence.has_ended) continues = false;
   }
   return continues;
@@ -289,12 +325,10 @@ int Scheduler::steps_to_end(const Sequence& sequence) const {
 // ---- Making a pass --------------------------------------------------------------------------
 
 void Scheduler::add_rows(Sequence& sequence, std::span<const int32_t> ids) {
-  for (size_t i = 0; i < ids.size(); ++i) {
-    ids_.push_back(ids[i]);
-    sequences_.push_back(sequence.slot);
-    positions_.push_back(sequence.position + static_cast<int>(i));
-  }
   const int rows = static_cast<int>(ids.size());
+  ids_.insert(ids_.end(), ids.begin(), ids.end());
+  sequences_.insert(sequences_.end(), ids.size(), sequence.slot);
+  for (int i = 0; i < rows; ++i) positions_.push_back(sequence.position + i);
   const bool is_whole = sequence.position + rows >= sequence.prompt();
   parts_.push_back({&sequence, rows, is_whole && sequence.request.max_tokens != 0});
 }
@@ -368,6 +402,7 @@ void Scheduler::forward() {
   gather_prompt_logits(outputs);
   gather_prompt_hidden(outputs);
   outputs.rows = output_rows_;
+  outputs.meanwhile = [this] { work_beside_pass(); };
   const int64_t start = now_ns();
   backend_.forward({ids_, sequences_, positions_}, outputs);
   counters_.pass_ns += now_ns() - start;
@@ -455,6 +490,7 @@ void Scheduler::report_logprobs(const Sequence& sequence, size_t row, int32_t id
 // ---- The results of a pass ------------------------------------------------------------------
 
 void Scheduler::accept_results() {
+  const int64_t now = now_ns();
   ++counters_.passes;
   const bool only_decodes =
       std::ranges::all_of(parts_, [](const Part& part) { return part.sequence->decodes(); });
@@ -474,30 +510,29 @@ void Scheduler::accept_results() {
   for (size_t i = 0; i < output_sequences_.size(); ++i) {
     const Sequence& sequence = *output_sequences_[i];
     if (sequence.request.on_logprobs && chosen_[i] >= 0) report_logprobs(sequence, i, chosen_[i]);
-    accept_choice(*output_sequences_[i], chosen_[i]);
+    accept_choice(*output_sequences_[i], chosen_[i], now);
   }
   for (const Part& part : parts_) {
     Sequence& sequence = *part.sequence;
     if (sequence.request.max_tokens == 0 && sequence.decodes()) {
-      sequence.result.prefill_ns = now_ns() - sequence.admitted_at;
+      sequence.result.prefill_ns = now - sequence.admitted_at;
       end(sequence, std::nullopt, FinishReason::kLength);
     }
   }
 }
 
-// An `id` of -1 says that every id is banned.
-void Scheduler::accept_choice(Sequence& sequence, int32_t id) {
+// An `id` of -1 says that every id is banned. All ids of a pass have come at the same time: `now`.
+void Scheduler::accept_choice(Sequence& sequence, int32_t id, int64_t now) {
   if (id >= 0) {
-    accept_id(sequence, id);
+    accept_id(sequence, id, now);
     return;
   }
   const Error error = every_id_is_banned();
   end(sequence, SequenceResult::Failure{error.code(), error.what()}, {});
 }
 
-void Scheduler::accept_id(Sequence& sequence, int32_t id) {
+void Scheduler::accept_id(Sequence& sequence, int32_t id, int64_t now) {
   SequenceResult& result = sequence.result;
-  const int64_t now = now_ns();
   if (result.token_ids.empty()) {
     result.prefill_ns = now - sequence.admitted_at;
     result.ttft_ns = now - sequence.submitted_at;
@@ -520,7 +555,7 @@ void Scheduler::accept_id(Sequence& sequence, int32_t id) {
 
 void Scheduler::end(Sequence& sequence, std::optional<SequenceResult::Failure> failure,
                     FinishReason reason) {
-  sequence.has_ended = true;
+  sequence.has_ended = any_has_ended_ = true;
   sequence.result.failure = std::move(failure);
   sequence.result.finish_reason = reason;
   backend_.set_blocks(sequence.slot, {});

@@ -11,7 +11,8 @@
 //
 // One thread calls everything. Callbacks come from within step(), cancel() and interrupt(); they
 // may call submit() and the accessors, nothing else. What they throw passes through, and the
-// scheduler can then only be destroyed.
+// scheduler can then only be destroyed. The callbacks of a request that has ended are destroyed by
+// the next step() that runs a pass, on a GPU while that runs, or by release_ended().
 #pragma once
 
 #include <cstdint>
@@ -120,6 +121,9 @@ class Scheduler {
   // Admits what there is room for and runs one pass or several. False when nothing is left to do.
   bool step();
 
+  // Destroys what is left of requests that have ended. For a caller that will not call step() soon.
+  void release_ended();
+
   // Ends the request with kInterrupted and the ids it has so far; its blocks are free at once.
   // False where it has ended already.
   bool cancel(uint64_t id);
@@ -133,11 +137,6 @@ class Scheduler {
   const SchedulerCounters& counters() const { return counters_; }
 
  private:
-  struct Waiting {
-    SequenceRequest request;
-    uint64_t id;
-    int64_t submitted_at;
-  };
   struct Sequence;
   // Rows of one sequence in the next pass, one after the other.
   struct Part {
@@ -148,8 +147,10 @@ class Scheduler {
 
   bool admit_first();
   int checked_positions(const SequenceRequest& request) const;
-  void end_waiting(std::deque<Waiting>::iterator place, SequenceResult&& result);
+  void end_waiting(std::deque<std::unique_ptr<Sequence>>::iterator place, SequenceResult&& result);
   void start_first(BlockPool::Lease&& lease);
+  void retire_ended();
+  void work_beside_pass();
   void run_pass(const std::vector<Sequence*>& among);
   void run_alone(const std::vector<Part>& parts);
   bool run_decode_passes(const std::vector<Sequence*>& among);
@@ -166,8 +167,8 @@ class Scheduler {
   void report_prompt_logprobs() const;
   void report_prompt_hidden() const;
   void accept_results();
-  void accept_choice(Sequence& sequence, int32_t id);
-  void accept_id(Sequence& sequence, int32_t id);
+  void accept_choice(Sequence& sequence, int32_t id, int64_t now);
+  void accept_id(Sequence& sequence, int32_t id, int64_t now);
   void end(Sequence& sequence, std::optional<SequenceResult::Failure> failure, FinishReason reason);
   void report(const SequenceRequest& request, SequenceResult&& result, int64_t submitted_at);
 
@@ -175,8 +176,10 @@ class Scheduler {
   const SchedulerOptions options_;
   BlockPool pool_;
   uint64_t last_id_ = 0;
-  std::deque<Waiting> waiting_;
-  std::list<std::unique_ptr<Sequence>> active_;  // in the order of admission
+  std::deque<std::unique_ptr<Sequence>> waiting_;
+  std::list<std::unique_ptr<Sequence>> active_;   // in the order of admission
+  std::list<std::unique_ptr<Sequence>> retired_;  // have ended, and wait to be destroyed
+  bool any_has_ended_ = false;                    // of active_
   std::vector<int> free_slots_;
   SchedulerCounters counters_;
 

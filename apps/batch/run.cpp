@@ -91,11 +91,13 @@ class Mailbox {
     return !items_.empty();
   }
 
-  // What has come; waits for something, a moment at most: signals are polled.
-  std::vector<T> take() {
+  // What has come, in place of `items`; waits for something, a moment at most: signals are polled.
+  // The writers get the memory of `items`, so that they need not allocate.
+  void take(std::vector<T>& items) {
+    items.clear();
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(20), [this] { return !items_.empty(); });
-    return std::exchange(items_, {});
+    items.swap(items_);
   }
 
  private:
@@ -298,7 +300,7 @@ class BatchRun {
     while (!must_stop()) {
       const bool input_ended = admit(dispatcher);
       if (must_stop()) break;
-      if (input_ended && dispatcher.live() == 0 && !ended_.has_any()) {
+      if (input_ended && n_live_ == 0) {
         has_ended_ = true;
         break;
       }
@@ -333,7 +335,8 @@ class BatchRun {
   // Writes what has ended; waits a moment for something. Throws Error where no engine works any
   // more: what has not been answered is answered when the batch is resumed.
   void take_ended(Dispatcher& dispatcher) {
-    for (Ended& one : ended_.take()) {
+    ended_.take(taken_);
+    for (Ended& one : taken_) {
       if (one.result.failure) throw_if_all_failed(dispatcher);
       end_choice(*one.live, one.choice, std::move(one.result));
     }
@@ -351,7 +354,7 @@ class BatchRun {
     BatchInput::Request request;
     while (!must_stop() && dispatcher.waiting() < n_sequences_ &&
            !(is_held_in_order() && in_order_.is_full())) {
-      const bool is_idle = dispatcher.live() == 0 && !ended_.has_any();
+      const bool is_idle = n_live_ == 0;
       const LineReader::Status status = input_.next(request, /*may_wait=*/is_idle);
       if (status == LineReader::Status::kNotYet) return false;
       if (status == LineReader::Status::kEnd) {
@@ -476,14 +479,20 @@ class BatchRun {
   InOrder in_order_;
   BatchReport report_;
   Mailbox<Ended> ended_;
+  std::vector<Ended> taken_;  // of ended_, its memory is used again
+  size_t n_live_ = 0;         // answers that are submitted and not taken
 };
 
 // A request that is being answered, once or `n` times. An engine's thread touches what belongs to
 // its choice, until that has ended.
+//
+// An engine's thread makes the text only where a stop string may end it. Else the text is made
+// when the answer has ended, by the thread that writes it: engines have better things to do.
 struct BatchRun::Live {
   RecordHead head;
   RequestAnswer answer;
   std::vector<std::optional<AnswerText>> texts;  // of the choices; none without a tokenizer
+  bool has_stop_strings = false;
   size_t n_unfinished = 0;
   bool has_failed = false;
 
@@ -508,6 +517,7 @@ void BatchRun::submit(const RecordHead& head, const BatchInput::Request& line,
   live->n_unfinished = static_cast<size_t>(wanted.n);
   live->answer.choices.resize(live->n_unfinished);
   live->texts.resize(live->n_unfinished);
+  live->has_stop_strings = !wanted.stop.empty();
   if (!wanted.has_own_seed) wanted.sampling.seed = seed_of(head.custom_id, wanted.sampling.seed);
   for (size_t choice = 0; choice < live->texts.size(); ++choice) {
     submit_choice(live, choice, wanted, dispatcher);
@@ -529,16 +539,20 @@ void BatchRun::submit_choice(const std::shared_ptr<Live>& live, size_t choice,
       if (!is_stop_id(model_, id)) to.logprobs.push_back({id, logprobs});
     };
   }
-  request.on_token = [this, live, choice](int32_t id) {
-    return is_stop_id(model_, id) || live->push(choice, id);
-  };
+  if (live->has_stop_strings) {
+    request.on_token = [this, live, choice](int32_t id) {
+      return is_stop_id(model_, id) || live->push(choice, id);
+    };
+  }
   request.on_end = [this, live, choice](SequenceResult&& result) {
     ended_.add({live, choice, std::move(result)});
   };
+  ++n_live_;
   dispatcher.submit(std::move(request));
 }
 
 void BatchRun::end_choice(Live& live, size_t choice, SequenceResult&& result) {
+  --n_live_;
   --live.n_unfinished;
   if (result.failure) {
     if (std::exchange(live.has_failed, true)) return;  // one record is enough
@@ -546,7 +560,12 @@ void BatchRun::end_choice(Live& live, size_t choice, SequenceResult&& result) {
                 request_error(result.failure->code, about(live.head, result.failure->message)));
   }
   AnswerChoice& to = live.answer.choices[choice];
-  if (live.texts[choice]) *to.text += live.texts[choice]->finish();
+  if (live.texts[choice]) {
+    for (const int32_t id : result.token_ids) {
+      if (!live.has_stop_strings && !is_stop_id(model_, id)) live.push(choice, id);
+    }
+    *to.text += live.texts[choice]->finish();
+  }
   to.result = std::move(result);
   if (live.n_unfinished > 0 || live.has_failed) return;
   report_.answered(live.answer);

@@ -150,7 +150,9 @@ class CudaBackend final : public Backend {
     if (is_decode_step(batch, outputs)) {
       const StepSize size = step_size(batch, bans);
       begin_pass(batch, outputs, bans, size.rows);
-      await(launch_step(size), outputs.ids);
+      const uint32_t step = launch_step(size);
+      if (outputs.meanwhile) outputs.meanwhile();
+      await(step, outputs.ids);
     } else {
       begin_pass(batch, outputs, bans, batch.ids.size());
       const int decode_rows = count_decode_rows(batch);
@@ -567,6 +569,7 @@ class CudaBackend final : public Backend {
       begin = end;
     }
     if (!bans) cuda::count_choices(counts_of(outputs.ids.size()), stream_);
+    if (outputs.meanwhile) outputs.meanwhile();
     read_results();
     std::copy_n(results_ + 1, outputs.ids.size(), outputs.ids.data());
     if (certifies) head_stats_.add({results_ + 1 + options_.max_rows, ids_only});
