@@ -150,7 +150,7 @@ class CudaBackend final : public Backend {
     if (is_decode_step(batch, outputs)) {
       const StepSize size = step_size(batch, bans);
       begin_pass(batch, outputs, bans, size.rows);
-      const uint32_t step = launch_step(size);
+      const uint32_t step = launch_step(size, 1);
       if (outputs.meanwhile) outputs.meanwhile();
       await(step, outputs.ids);
     } else {
@@ -194,12 +194,12 @@ class CudaBackend final : public Backend {
     StepSize size = step_size(first, bans);
     begin_pass(first, outputs, bans, size.rows);
     const size_t positions = longest(first, first.ids.size());
-    uint32_t step = launch_step(size);
+    uint32_t step = launch_step(size, n_max);
     bool continues = true;
     for (int i = 0; i < n_max && continues; ++i) {
       const bool is_last = i + 1 == n_max;
       size.reach = StepGraphs::step_reach(size.rows, positions + static_cast<size_t>(i) + 1);
-      const uint32_t next = is_last ? step : launch_step(size);
+      const uint32_t next = is_last ? step : launch_step(size, n_max - i - 1);
       await(step, chosen);
       continues = on_ids(chosen);
       if (!continues && !is_last && !mailbox_.poll_fault(next)) {
@@ -326,9 +326,10 @@ class CudaBackend final : public Backend {
             .keeps_few = !bans && has_certified_head() && keep_few(batch.sequences)};
   }
 
-  // Launches a decode step, whose inputs are on the device, and returns its number.
-  uint32_t launch_step(const StepSize& size) {
-    step_graphs_.launch(size, stream_);
+  // Launches a decode step, whose inputs are on the device, and returns its number. n_ahead:
+  // StepGraphs::launch().
+  uint32_t launch_step(const StepSize& size, int n_ahead) {
+    step_graphs_.launch(size, n_ahead, stream_);
     return next_step_++;
   }
 

@@ -22,12 +22,14 @@ size_t StepGraphs::step_reach(size_t rows, size_t positions) {
   return static_cast<size_t>(decode_reach(static_cast<int>(rows), static_cast<int>(positions)));
 }
 
-void StepGraphs::launch(const StepSize& size, cudaStream_t stream) {
+void StepGraphs::launch(const StepSize& size, int n_ahead, cudaStream_t stream) {
   Step& step = steps_[size];
   // A graph takes some milliseconds: while a batch fills up or empties, few steps are of the same
   // size.
   constexpr int kStepsBefore = 8;
-  const bool is_due = size.rows <= cuda::kMaxInlineRows || step.times++ >= kStepsBefore;
+  constexpr int kLongRun = 32;
+  const bool is_due = size.rows <= cuda::kMaxInlineRows || n_ahead >= kLongRun ||
+                      step.times++ >= kStepsBefore;
   if (step.kernels == 0 && is_due) capture(step, size, stream);
   if (step.graph) {
     step.graph->launch(stream);

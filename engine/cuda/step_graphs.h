@@ -44,8 +44,9 @@ class StepGraphs {
   // context passes a reach, the run waits for the next graph: 1.5 ms on an H200.
   static size_t step_reach(size_t rows, size_t positions);
 
-  // Launches a step of step_rows() rows, as one graph or kernel by kernel.
-  void launch(const StepSize& size, cudaStream_t stream);
+  // Launches a step of step_rows() rows, as one graph or kernel by kernel. `n_ahead`: steps of the
+  // run, from this one on, if no sequence ends early.
+  void launch(const StepSize& size, int n_ahead, cudaStream_t stream);
 
   // Backend::step_launches().
   StepLaunches launches(size_t rows) const;
