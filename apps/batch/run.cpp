@@ -349,10 +349,11 @@ class BatchRun {
   }
 
   // Submits requests until as many wait as can be active, so that no sequence waits for a line.
-  // True at the input's end.
+  // True at the input's end. Engines may be faster than lines are read: answers that have ended
+  // must not pile up meanwhile.
   bool admit(Dispatcher& dispatcher) {
     BatchInput::Request request;
-    while (!must_stop() && dispatcher.waiting() < n_sequences_ &&
+    while (!must_stop() && dispatcher.waiting() < n_sequences_ && n_live_ < 4 * n_sequences_ &&
            !(is_held_in_order() && in_order_.is_full())) {
       const bool is_idle = n_live_ == 0;
       const LineReader::Status status = input_.next(request, /*may_wait=*/is_idle);
