@@ -28,8 +28,8 @@ void StepGraphs::launch(const StepSize& size, int n_ahead, cudaStream_t stream) 
   // size.
   constexpr int kStepsBefore = 8;
   constexpr int kLongRun = 32;
-  const bool is_due = size.rows <= cuda::kMaxInlineRows || n_ahead >= kLongRun ||
-                      step.times++ >= kStepsBefore;
+  const bool is_due =
+      size.rows <= cuda::kMaxInlineRows || n_ahead >= kLongRun || step.times++ >= kStepsBefore;
   if (step.kernels == 0 && is_due) capture(step, size, stream);
   if (step.graph) {
     step.graph->launch(stream);
