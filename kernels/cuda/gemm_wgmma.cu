@@ -12,7 +12,8 @@
 // memory.
 //
 // Rows g and g + 8 of a warp's sixteen are the two rows of a pair. Lane 4 g + t has the sums of
-// both for tokens 8 j + 2 t and 8 j + 2 t + 1, so it stores them without an exchange.
+// both for tokens 8 j + 2 t and 8 j + 2 t + 1. In a cluster, where they are few, it stores them
+// without an exchange; else they go through shared memory once more.
 #include <type_traits>
 #include <utility>
 
