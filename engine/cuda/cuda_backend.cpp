@@ -377,7 +377,6 @@ class CudaBackend final : public Backend {
   void run_layers(int rows, int decode_rows, int decode_reach, const Outputs& outputs) {
     const StepInputs& in = device_.inputs;
     const RowPlaces places{in.sequences, in.positions};
-    const GateActivation act = view(config_.act);
     const cuda::Workspace& workspace = device_.workspace;
     int32_t* const fault = device_.fault();
     const Activations activations = view(config_.activation_quant);
@@ -417,24 +416,44 @@ class CudaBackend final : public Backend {
       cuda::attention({device_.q, device_.k, device_.v, kv, places, device_.attention, rows,
                        config_.heads, l, fault, decode_rows, decode_reach},
                       workspace, stream_);
-      const NormedInput out_input =
-          normed_input(config_, device_.attention, config_.q_dim(), w.attn_sub_norm,
-                       w.input_norms.o, device_.attention, rows, norm);
-      cuda::attn_out(
-          {out_input.x, out_input.gain, out_input.eps, w.o, x, rows, l, fault, activations},
-          workspace, stream_);
-      const NormedInput ffn_input = normed_input(config_, x, config_.dim, w.ffn_norm,
-                                                 w.input_norms.gate, device_.h, rows, norm);
-      cuda::ffn_up({ffn_input.x, ffn_input.gain, ffn_input.eps, w.gate, w.up, act, device_.u, rows,
-                    l, fault, activations, w.input_norms.up},
-                   workspace, stream_);
-      const NormedInput down_input = normed_input(config_, device_.u, config_.ffn, w.ffn_sub_norm,
-                                                  w.input_norms.down, device_.u, rows, norm);
-      cuda::ffn_down(
-          {down_input.x, down_input.gain, down_input.eps, w.down, x, rows, l, fault, activations},
-          workspace, stream_);
+      end_layer(w, l, rows);
       if (l + 1 < config_.layers) keep_hidden(outputs, l + 1, rows);
     }
+  }
+
+  // attn_out, ffn_up and ffn_down, in one launch where the kernels have one for these sizes.
+  void end_layer(const DeviceLayer& w, int l, int rows) {
+    const cuda::Workspace& workspace = device_.workspace;
+    int32_t* const fault = device_.fault();
+    const GateActivation act = view(config_.act);
+    const Activations activations = view(config_.activation_quant);
+    const auto norm = [this](const NormArgs& args) { cuda::norm(args, stream_); };
+    float* const x = device_.x;
+    const auto out = [&](const NormedInput& in) {
+      return ProjectArgs{in.x, in.gain, in.eps, w.o, x, rows, l, fault, activations};
+    };
+    const auto up = [&](const NormedInput& in) {
+      return FfnUpArgs{in.x,      in.gain, in.eps, w.gate, w.up,        act,
+                       device_.u, rows,    l,      fault,  activations, w.input_norms.up};
+    };
+    const auto down = [&](const NormedInput& in) {
+      return ProjectArgs{in.x, in.gain, in.eps, w.down, x, rows, l, fault, activations};
+    };
+    if (!config_.input_norms &&
+        cuda::layer_end(out({device_.attention, w.attn_sub_norm, config_.norm_eps}),
+                        up({x, w.ffn_norm, config_.norm_eps}),
+                        down({device_.u, w.ffn_sub_norm, config_.norm_eps}), stream_)) {
+      return;
+    }
+    cuda::attn_out(out(normed_input(config_, device_.attention, config_.q_dim(), w.attn_sub_norm,
+                                    w.input_norms.o, device_.attention, rows, norm)),
+                   workspace, stream_);
+    cuda::ffn_up(up(normed_input(config_, x, config_.dim, w.ffn_norm, w.input_norms.gate, device_.h,
+                                 rows, norm)),
+                 workspace, stream_);
+    cuda::ffn_down(down(normed_input(config_, device_.u, config_.ffn, w.ffn_sub_norm,
+                                     w.input_norms.down, device_.u, rows, norm)),
+                   workspace, stream_);
   }
 
   // The arguments of the head for `rows` rows, which a list on the device names.

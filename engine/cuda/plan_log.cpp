@@ -61,6 +61,14 @@ class PlanLog {
       attention.decode_chunks = shortest;
       line("attention in short contexts", text_of(cuda::pick_attention(attention, device_)));
     }
+    if (!config_.input_norms && config_.activation_quant == ActivationQuant::kInt8Row) {
+      const cuda::LayerEndSize end{rows, config_.q_dim(), config_.dim, config_.ffn,
+                                   config_.ffn_sub_norm};
+      if (const auto plan = cuda::pick_layer_end(end, device_)) {
+        line("attn_out, ffn_up and ffn_down", text_of(*plan));
+        return;
+      }
+    }
     const int row_pairs = cuda::divide_up(config_.dim, 2);
     product("attn_out", rows, config_.q_dim(), row_pairs, config_.attn_sub_norm);
     product("ffn_up", rows, config_.dim, config_.ffn, true);

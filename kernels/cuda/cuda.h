@@ -140,6 +140,10 @@ void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t 
 // With up_gain, gate has an even number of rows.
 void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream);
 void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream);
+// attn_out, ffn_up and ffn_down in one launch, if there is one for their sizes; else false, and
+// nothing is launched. What lies between them, ProjectArgs::y of ffn_down, may stay unwritten.
+bool layer_end(const ProjectArgs& out, const FfnUpArgs& up, const ProjectArgs& down,
+               cudaStream_t stream);
 void head(const HeadArgs& args, const Workspace& workspace, cudaStream_t stream);
 void certified_head(const CertifiedHeadArgs& args, const Workspace& workspace, cudaStream_t stream);
 void certified_choose(const CertifiedChooseArgs& args, const Workspace& workspace,

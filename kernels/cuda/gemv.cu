@@ -90,14 +90,7 @@ __device__ inline float sum_of_squares(const float* x, int n) {
       }
     }
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) p[i] += p[i + 4];
-#pragma unroll
-  for (int width = 16; width >= 1; width /= 2) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) p[i] += __shfl_xor_sync(kAllLanes, p[i], width);
-  }
-  return ((p[0] + p[2]) + (p[1] + p[3])) + 0.0f;
+  return fold_fours(p);
 }
 
 // The service warp's part: the RMS factor and the sum of the codes.

@@ -11,6 +11,7 @@
 #include "kernels/cuda/plan/choose.h"
 #include "kernels/cuda/plan/groups.h"
 #include "kernels/cuda/plan/head.h"
+#include "kernels/cuda/plan/layer_end.h"
 #include "kernels/cuda/plan/linear.h"
 #include "kernels/cuda/plan/text.h"
 
@@ -76,6 +77,8 @@ void add_model(const Sizes& m, const DeviceTraits& device, std::vector<std::stri
     for (const auto& [name, size] : products_of(m, rows)) {
       add(name, rows, text_of(pick_linear(size, device)));
     }
+    const LayerEndSize end{rows, m.heads * m.head_dim, m.dim, m.ffn, m.sub_norm};
+    if (const auto plan = pick_layer_end(end, device)) add("end of a layer", rows, text_of(*plan));
     add("attention decode", rows,
         text_of(pick_attention(attention_size(m, rows, rows, 32), device)));
     if (rows <= 64) {
@@ -414,6 +417,41 @@ TEST_CASE("plans: bounds of the certified head cover the vocabulary and fit the 
       }
     }
   }
+}
+
+TEST_CASE("plans: the end of a layer in one launch has room for all sizes that it takes") {
+  const DeviceTraits device = kDevices[2].traits;
+  int taken = 0;
+  for (int q_dim = 64; q_dim <= 1024; q_dim += 64) {
+    for (int dim = 64; dim <= 1024; dim += 64) {
+      for (int ffn = 64; ffn <= 4096; ffn += 64) {
+        const auto plan = pick_layer_end({256, q_dim, dim, ffn, false}, device);
+        if (!plan) continue;
+        ++taken;
+        INFO("q_dim " << q_dim << ", dim " << dim << ", ffn " << ffn);
+        const LayerEndCut cut(q_dim, dim, ffn);
+        REQUIRE(plan->launch.shared_bytes <= device.max_dynamic_shared);
+        REQUIRE(plan->launch.blocks[0] * kLayerEndTokens >= 256 * kClusterBlocks);
+        // A lane's fours of columns, a warp's tile of rows and its eight pairs.
+        REQUIRE(std::max(q_dim, dim) <= 128 * kLayerEndQuads);
+        REQUIRE(cut.own_tiles() * (kLayerEndTokens / 8) <= kLayerEndWarps);
+        REQUIRE(cut.own_steps() * 8 <= kLayerEndWarps);
+        // What ffn_up makes lies where the sums are.
+        REQUIRE(kLayerEndTokens * cut.gated_pitch() * 4 <= cut.stream() - cut.sums());
+      }
+    }
+  }
+  CHECK(taken > 100);
+  const auto takes = [&](const LayerEndSize& size) {
+    return pick_layer_end(size, device).has_value();
+  };
+  CHECK(takes({256, 576, 576, 1536, false}));
+  CHECK_FALSE(takes({256, 576, 576, 1536, true}));
+  CHECK_FALSE(takes({32, 576, 576, 1536, false}));
+  CHECK_FALSE(takes({512, 576, 576, 1536, false}));
+  CHECK_FALSE(takes({256, 576, 576, 1540, false}));
+  CHECK_FALSE(takes({256, 2560, 2560, 6912, false}));
+  CHECK_FALSE(pick_layer_end({256, 576, 576, 1536, false}, kDevices[1].traits).has_value());
 }
 
 }  // namespace

@@ -122,9 +122,9 @@ class Inbox {
 #ifdef EDGELLM_HAS_CLUSTERS
   __device__ static uint32_t in_block(int rank, const void* here) {
     uint32_t there = 0;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(there)
-                 : "r"(shared_address(here)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(there)
+        : "r"(shared_address(here)), "r"(rank));
     return there;
   }
 #endif

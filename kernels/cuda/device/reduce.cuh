@@ -20,6 +20,18 @@ __device__ inline float fold_partials(const float* partial) {
   return fold_warp((a + c) + (b + d)) + 0.0f;
 }
 
+// The same where lane l has the partial sums 4 l .. 4 l + 3, then those 128 further on.
+__device__ inline float fold_fours(float (&p)[8]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) p[i] += p[i + 4];
+#pragma unroll
+  for (int width = 16; width >= 1; width /= 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[i] += __shfl_xor_sync(kAllLanes, p[i], width);
+  }
+  return ((p[0] + p[2]) + (p[1] + p[3])) + 0.0f;
+}
+
 __device__ inline uint32_t max_warp(uint32_t value) {
 #if __CUDA_ARCH__ >= 800
   return __reduce_max_sync(kAllLanes, value);

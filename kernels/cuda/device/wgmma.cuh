@@ -48,6 +48,12 @@ __device__ __forceinline__ constexpr uint64_t operand_step(int steps) {
   return static_cast<uint64_t>(steps * 2);
 }
 
+// The operand `bytes` further on, a multiple of 16. The address is in the lower word, which does
+// not overflow.
+__device__ __forceinline__ uint64_t operand_at(uint64_t operand, uint32_t bytes) {
+  return (operand & 0xffffffff00000000u) | (static_cast<uint32_t>(operand) + bytes / 16);
+}
+
 // d, or 0, plus a b: a 64 x 32 int8 and b 32 x 128 int8 in shared memory.
 __device__ __forceinline__ void multiply_shared(int (&d)[64], uint64_t a, uint64_t b,
                                                 bool accumulate) {
@@ -108,6 +114,21 @@ __device__ __forceinline__ void multiply_registers(int (&d)[16], const uint32_t 
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]),
         "+r"(d[7]), "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]),
         "+r"(d[14]), "+r"(d[15])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+
+// The same with b 32 x 24.
+__device__ __forceinline__ void multiply_registers(int (&d)[12], const uint32_t (&a)[4], uint64_t b,
+                                                   bool accumulate) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %17, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n24k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
+      "%10, %11}, {%12, %13, %14, %15}, %16, p;\n"
+      "}\n"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]),
+        "+r"(d[7]), "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 

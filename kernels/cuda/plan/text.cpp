@@ -92,6 +92,8 @@ std::string text_of(const GroupPlan& plan) {
   return std::visit([](const auto& kernel) { return text_of(kernel); }, plan);
 }
 
+std::string text_of(const LayerEndPlan& plan) { return "in one launch: " + text_of(plan.launch); }
+
 std::string text_of(const AttentionPlan& plan) {
   std::ostringstream out;
   if (plan.floats) out << "floats: " << text_of(plan.floats->launch);
