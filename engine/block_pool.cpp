@@ -40,7 +40,7 @@ uint32_t BlockPool::hash_of(int32_t parent, Ids ids) {
 
 // `hash` is hash_of() the others.
 int32_t BlockPool::find(int32_t parent, Ids ids, uint32_t hash) const {
-  int32_t found = index_[hash & (index_.size() - 1)];
+  int32_t found = index_[bucket_number(hash)];
   for (; found != kNone; found = at(found).next_alike) {
     const Block& block = at(found);
     if (block.hash == hash && block.parent == parent && std::ranges::equal(block.ids, ids)) break;
@@ -70,11 +70,11 @@ void BlockPool::add_to_index(int32_t block, int32_t parent, Ids ids, uint32_t ha
   b.parent = parent;
   b.hash = hash;
   std::ranges::copy(ids, b.ids.begin());
-  b.next_alike = std::exchange(bucket_of(hash), block);
+  b.next_alike = std::exchange(index_[bucket_number(hash)], block);
 }
 
 void BlockPool::remove_from_index(int32_t block) {
-  int32_t* link = &bucket_of(at(block).hash);
+  int32_t* link = &index_[bucket_number(at(block).hash)];
   while (*link != block) {
     require(*link != kNone, "an indexed block is not in the index");
     link = &at(*link).next_alike;

@@ -79,7 +79,7 @@ class BlockPool {
   static Ids ids_of(std::span<const int32_t> prompt_ids, int index);
   static uint32_t hash_of(int32_t parent, Ids ids);
   int32_t find(int32_t parent, Ids ids, uint32_t hash) const;
-  int32_t& bucket_of(uint32_t hash) { return index_[hash & (index_.size() - 1)]; }
+  size_t bucket_number(uint32_t hash) const { return hash & (index_.size() - 1); }
   std::vector<int32_t> find_prefix(std::span<const int32_t> prompt_ids) const;
   void add_to_index(int32_t block, int32_t parent, Ids ids, uint32_t hash);
   void remove_from_index(int32_t block);
