@@ -71,15 +71,15 @@ EndResult on_gpu(const LayerData& layer, std::span<const float> y, const std::ve
                  int rows, bool sub_norm, GateActivation act) {
   const OnDevice<float> device_y(y), device_x(x);
   const OnDevice<int32_t> fault(std::vector<int32_t>{0});
-  require(cuda::layer_end(
-              {device_y.data(), sub_norm ? layer.device_out_gain.data() : nullptr, 1e-5f,
-               layer.device_out.matrix, device_x.data(), rows, 3, fault.data()},
-              {device_x.data(), layer.device_ffn_gain.data(), 1e-6f, layer.device_gate.matrix,
-               layer.device_up.matrix, act, nullptr, rows, 3, fault.data()},
-              {nullptr, nullptr, 0, layer.device_down.matrix, device_x.data(), rows, 3,
-               fault.data()},
-              nullptr),
-          "a size has no joined launch");
+  require(
+      cuda::layer_end(
+          {device_y.data(), sub_norm ? layer.device_out_gain.data() : nullptr, 1e-5f,
+           layer.device_out.matrix, device_x.data(), rows, 3, fault.data()},
+          {device_x.data(), layer.device_ffn_gain.data(), 1e-6f, layer.device_gate.matrix,
+           layer.device_up.matrix, act, nullptr, rows, 3, fault.data()},
+          {nullptr, nullptr, 0, layer.device_down.matrix, device_x.data(), rows, 3, fault.data()},
+          nullptr),
+      "a size has no joined launch");
   finish();
   return {device_x.read(), fault.read()[0]};
 }
@@ -94,7 +94,7 @@ TEST_CASE("CUDA: the end of a layer in one launch gives the bits of cpu", "[gpu]
   if (no_gpu() || !cuda::device_traits().has_wgmma) return;
   Random random(51);
   constexpr int kRows[] = {33, 47, 48, 49, 101, 127, 256, 257};
-  const LayerShape shapes[] = {{64, 128, 512},  {320, 256, 576}, {576, 576, 1536},
+  const LayerShape shapes[] = {{64, 128, 512},   {320, 256, 576}, {576, 576, 1536},
                                {512, 640, 1472}, {640, 192, 704}, {128, 512, 1024}};
   for (const LayerShape& shape : shapes) {
     for (const bool scales_differ : {false, true}) {
@@ -107,8 +107,7 @@ TEST_CASE("CUDA: the end of a layer in one launch gives the bits of cpu", "[gpu]
         INFO("q_dim " << shape.q_dim << ", dim " << shape.dim << ", ffn " << shape.ffn << ", rows "
                       << rows << ", sub-norm " << sub_norm << ", scales differ " << scales_differ);
         const std::vector<float> y = activation_rows(random, rows, shape.q_dim);
-        const std::vector<float> x =
-            random.normals(static_cast<size_t>(rows * shape.dim), 3.0f);
+        const std::vector<float> x = random.normals(static_cast<size_t>(rows * shape.dim), 3.0f);
         const EndResult expected = on_cpu(layer, y, x, rows, sub_norm, act);
         const EndResult result = on_gpu(layer, y, x, rows, sub_norm, act);
         REQUIRE(first_difference(expected.x, result.x) == "");
@@ -142,8 +141,9 @@ TEST_CASE("CUDA: the end of a layer reports values that are not finite", "[gpu]"
     for (int r = 0; r < kRows; ++r) {
       if (r == row) continue;
       const auto begin = static_cast<ptrdiff_t>(r * shape.dim);
-      CHECK(std::vector<float>(broken_y.x.begin() + begin, broken_y.x.begin() + begin + shape.dim) ==
-            std::vector<float>(sound.x.begin() + begin, sound.x.begin() + begin + shape.dim));
+      CHECK(
+          std::vector<float>(broken_y.x.begin() + begin, broken_y.x.begin() + begin + shape.dim) ==
+          std::vector<float>(sound.x.begin() + begin, sound.x.begin() + begin + shape.dim));
     }
   }
 }
