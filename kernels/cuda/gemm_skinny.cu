@@ -104,16 +104,11 @@ __device__ __forceinline__ void fetch_rows(const Op& op, int first_pair, const C
   }
 }
 
-// Sends a warp's eighth of the partial sums of canonical_sum of its token's squares, of which a
-// lane has one, to all blocks. Lane 8 i + j sends the sums of lanes 4 j .. 4 j + 3 to blocks i and
-// i + 4.
-template <int kSquares>
-__device__ __forceinline__ void send_squares(const float (&v)[kSquares], int token, int rank,
+// Sends partial sums of canonical_sum of a token's squares, of which a lane has one, to all blocks.
+// Lane 8 i + j sends the sums of lanes 4 j .. 4 j + 3 to blocks i and i + 4.
+__device__ __forceinline__ void send_squares(float sum, int token, int rank,
                                              float (*squares)[kPartials], Inbox& inbox) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kSquares; ++i) sum = fmaf(v[i], v[i], sum);
   const int from = lane % 8 * 4;
   const float4 sums = {__shfl_sync(kAllLanes, sum, from), __shfl_sync(kAllLanes, sum, from + 1),
                        __shfl_sync(kAllLanes, sum, from + 2),
@@ -123,64 +118,142 @@ __device__ __forceinline__ void send_squares(const float (&v)[kSquares], int tok
   inbox.send(lane / 8 + 4, at, sums);
 }
 
-// Reads the block's columns of a token, times gain, and sends what the blocks need of them.
+// The tokens that a warp quantises. It does a step for all of them before the next step: so it
+// waits for memory, and for each result, once for all. Where it has one, the last token stands in
+// for those that do not exist; nothing is sent for these.
 template <class T, int kQuads>
-__device__ __forceinline__ void measure_token(const Input& in, const ColumnShare& share, int token,
-                                              int rank, const SkinnyMemory<T>& memory,
-                                              SkinnyShared<T::kTokens>& shared,
-                                              float4 (&z)[kQuads]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool has_gain = in.gain != nullptr;
-  const float* x = in.x + static_cast<size_t>(token) * static_cast<size_t>(in.cols);
-#pragma unroll
-  for (int j = 0; j < kQuads; ++j) {
-    z[j] = four<true>(x, share.first_column + 4 * (lane + 32 * j), share.end_column);
-  }
-  constexpr int kSquares = 4 * kQuads;
-  float v[kSquares];
-#pragma unroll
-  for (int i = 0; i < kSquares; ++i) {
-    const int column = 32 * rank + lane + kPartials * i;
-    v[i] = has_gain && column < in.cols ? x[column] : 0.0f;
-  }
-  uint32_t largest = 0;
-#pragma unroll
-  for (int j = 0; j < kQuads; ++j) {
-    const int i = 4 * (lane + 32 * j);
-    if (has_gain && share.first_column + i < share.end_column) {
-      z[j] = product(z[j], *reinterpret_cast<const float4*>(memory.gain + i));
-    }
-    largest = max(largest, magnitude(z[j]));
-  }
-  largest = max_warp(largest);
-  if (lane < kCluster) shared.maxima.send(lane, &shared.max[token][rank], largest);
-  if (has_gain) send_squares(v, token, rank, memory.squares, shared.squares);
-}
+struct WarpTokens {
+  static constexpr int kCount = T::kTokenTiles;
+  static constexpr int kSquares = 4 * kQuads;
 
-// Quantises what measure_token() has read, when the maxima are there.
-template <class T, int kQuads>
-__device__ __forceinline__ void quantise_token(const Input& in, const ColumnShare& share, int token,
-                                               int rank, const SkinnyMemory<T>& memory,
-                                               SkinnyShared<T::kTokens>& shared,
-                                               const float4 (&z)[kQuads]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool has_gain = in.gain != nullptr;
-  const RowFactors factors = row_factors(max_warp(shared.max[token][lane % kCluster]), has_gain);
-  if (!factors.finite && rank == 0 && lane == 0) set_fault(in.fault, in.layer + 1);
-  int sum = 0;
-#pragma unroll
-  for (int j = 0; j < kQuads; ++j) {
-    const int quad = lane + 32 * j;
-    if (quad >= 16 * share.steps) break;
-    const uint32_t four_codes = factors.zero ? 0 : quantise(z[j], factors.s);
-    sum = __dp4a(static_cast<int>(four_codes), 0x01010101, sum);
-    *reinterpret_cast<uint32_t*>(memory.codes + quad / 16 * T::kCodePlane + token * 64 +
-                                 quad % 16 * 4) = four_codes;
+  int tokens;
+  const float* x[kCount];
+  float4 z[kCount][kQuads];  // the block's columns, times gain
+
+  __device__ static int number(int n) {
+    return static_cast<int>(threadIdx.x) / 32 + n * kBlockWarps;
   }
-  sum = sum_warp(sum);
-  if (lane < kCluster) shared.results.send(lane, &shared.sum[token][rank], sum);
-  if (lane == 0) shared.s[token] = factors.s;
-}
+  __device__ __forceinline__ bool exists(int n) const { return number(n) < tokens; }
+  // Among one token a warp many may have none.
+  __device__ __forceinline__ bool works() const { return kCount > 1 || exists(0); }
+
+  __device__ __forceinline__ WarpTokens(const Input& in, const ColumnShare& share, int tokens_)
+      : tokens(tokens_) {
+    if (!works()) return;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      x[n] = in.x + static_cast<size_t>(min(number(n), tokens - 1)) * static_cast<size_t>(in.cols);
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        z[n][j] = four<true>(x[n], share.first_column + 4 * (lane + 32 * j), share.end_column);
+      }
+    }
+  }
+
+  // Multiplies by the gain, and tells the blocks the largest magnitudes.
+  __device__ __forceinline__ void send_maxima(const Input& in, const ColumnShare& share, int rank,
+                                              const float* gain, SkinnyShared<T::kTokens>& shared) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    uint32_t largest[kCount] = {};
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const int i = 4 * (lane + 32 * j);
+      if (in.gain != nullptr && share.first_column + i < share.end_column) {
+        const float4 of_columns = *reinterpret_cast<const float4*>(gain + i);
+#pragma unroll
+        for (int n = 0; n < kCount; ++n) z[n][j] = product(z[n][j], of_columns);
+      }
+#pragma unroll
+      for (int n = 0; n < kCount; ++n) largest[n] = max(largest[n], magnitude(z[n][j]));
+    }
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) largest[n] = max_warp(largest[n]);
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      if (lane < kCluster && exists(n)) {
+        shared.maxima.send(lane, &shared.max[number(n)][rank], largest[n]);
+      }
+    }
+  }
+
+  // What the block's eighth of the partial sums of canonical_sum is made of: a lane has one of each
+  // token's.
+  __device__ __forceinline__ void load_squares(const Input& in, int rank,
+                                               float (&v)[kCount][kSquares]) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+#pragma unroll
+      for (int i = 0; i < kSquares; ++i) {
+        const int column = 32 * rank + lane + kPartials * i;
+        v[n][i] = column < in.cols ? x[n][column] : 0.0f;
+      }
+    }
+  }
+  __device__ __forceinline__ void send_sums_of(const float (&v)[kCount][kSquares], int rank,
+                                               float (*squares)[kPartials], Inbox& inbox) const {
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kSquares; ++i) sum = fmaf(v[n][i], v[n][i], sum);
+      if (exists(n)) send_squares(sum, number(n), rank, squares, inbox);
+    }
+  }
+
+  // Quantises the tokens, when the maxima are there.
+  __device__ __forceinline__ void quantise_all(const Input& in, const ColumnShare& share, int rank,
+                                               const SkinnyMemory<T>& memory,
+                                               SkinnyShared<T::kTokens>& shared) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    RowFactors factors[kCount];
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      factors[n] =
+          row_factors(max_warp(shared.max[number(n)][lane % kCluster]), in.gain != nullptr);
+    }
+    int sum[kCount] = {};
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const int quad = lane + 32 * j;
+      if (quad >= 16 * share.steps) break;
+#pragma unroll
+      for (int n = 0; n < kCount; ++n) {
+        const uint32_t four_codes = factors[n].zero ? 0 : quantise(z[n][j], factors[n].s);
+        sum[n] = __dp4a(static_cast<int>(four_codes), 0x01010101, sum[n]);
+        *reinterpret_cast<uint32_t*>(memory.codes + quad / 16 * T::kCodePlane + number(n) * 64 +
+                                     quad % 16 * 4) = four_codes;
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) sum[n] = sum_warp(sum[n]);
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      if (!exists(n)) continue;
+      if (lane < kCluster) shared.results.send(lane, &shared.sum[number(n)][rank], sum[n]);
+      if (lane != 0) continue;
+      shared.s[number(n)] = factors[n].s;
+      if (!factors[n].finite && rank == 0) set_fault(in.fault, in.layer + 1);
+    }
+  }
+
+  // The RMS factors, when the squares are there.
+  __device__ __forceinline__ void make_factors(const Input& in, const SkinnyMemory<T>& memory,
+                                               SkinnyShared<T::kTokens>& shared) const {
+    float r[kCount];
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      r[n] = in.gain != nullptr
+                 ? rms_factor(fold_partials(memory.squares[number(n)]), in.cols, in.eps)
+                 : 1.0f;
+    }
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      if (threadIdx.x % 32 == 0) shared.r[number(n)] = r[n];
+    }
+  }
+};
 
 // Adds up the sums of a pair and a token from all blocks and stores the result.
 template <class T, class Op>
@@ -290,18 +363,18 @@ __device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int f
 
   wait_for_previous();
   results.prefetch(op);
-  float4 z[T::kTokenTiles][kQuads] = {};
-#pragma unroll
-  for (int n = 0; n < T::kTokenTiles; ++n) {
-    const int token = warp + n * kBlockWarps;
-    if (token < tokens) measure_token<T>(in, share, token, rank, memory, shared, z[n]);
+  WarpTokens<T, kQuads> own(in, share, tokens);
+  // Of one token the values for both come together; of two there are no registers for that.
+  const bool works = own.works();
+  if (works) {
+    float squares[T::kTokenTiles][4 * kQuads];
+    if (has_gain && T::kTokenTiles == 1) own.load_squares(in, rank, squares);
+    own.send_maxima(in, share, rank, memory.gain, shared);
+    if (has_gain && T::kTokenTiles > 1) own.load_squares(in, rank, squares);
+    if (has_gain) own.send_sums_of(squares, rank, memory.squares, shared.squares);
   }
   shared.maxima.wait();
-#pragma unroll
-  for (int n = 0; n < T::kTokenTiles; ++n) {
-    const int token = warp + n * kBlockWarps;
-    if (token < tokens) quantise_token<T>(in, share, token, rank, memory, shared, z[n]);
-  }
+  if (works) own.quantise_all(in, share, rank, memory, shared);
   wait_for_copies();
   __syncthreads();  // the codes are there
 
@@ -322,14 +395,7 @@ __device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int f
     }
   }
   if (has_gain) shared.squares.wait();
-#pragma unroll
-  for (int n = 0; n < T::kTokenTiles; ++n) {
-    const int token = warp + n * kBlockWarps;
-    if (token >= tokens) break;
-    const float r =
-        has_gain ? rms_factor(fold_partials(memory.squares[token]), in.cols, in.eps) : 1.0f;
-    if (lane == 0) shared.r[token] = r;
-  }
+  if (works) own.make_factors(in, memory, shared);
   __syncthreads();  // the factors are there
   shared.results.wait();
   results.store(op, memory, shared);

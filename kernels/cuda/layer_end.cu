@@ -126,8 +126,8 @@ __device__ __forceinline__ void fetch_rows(const WeightMatrix& w, int first_row,
 }
 
 // 16 bytes of a token's codes, of K step `step`. Byte 4 t + i of piece f is column 16 t + 4 f + i:
-// as ternary_tile.cuh unpacks weights, lane t of four multiplies columns 16 t .. 16 t + 15. Swizzled
-// as wgmma wants it for rows of 128 bytes.
+// as ternary_tile.cuh unpacks weights, lane t of four multiplies columns 16 t .. 16 t + 15.
+// Swizzled as wgmma wants it for rows of 128 bytes.
 __device__ __forceinline__ uint4* code_piece(uint8_t* codes, int step, int token, int f) {
   const int piece = (step % 2 * 4 + f) ^ token % 8;
   return reinterpret_cast<uint4*>(codes + step / 2 * LayerEndCut::kCodeBytes + token * 128 +
@@ -235,10 +235,10 @@ __device__ __forceinline__ void fetch_all(const LayerEnd& layer, const LayerEndC
   fetch_rows(layer.out, row, rows, cut.out_steps, memory + cut.out_weights(), &shared.arrived[0],
              0);
   fetch_rows(layer.gate, pair, pairs, cut.up_steps, gates, &shared.arrived[1], 1);
-  fetch_rows(layer.up, pair, pairs, cut.up_steps,
-             gates + pairs * LayerEndCut::pitch(cut.up_steps), &shared.arrived[1], 2);
-  fetch_rows(layer.down, row, rows, cut.down_steps, memory + cut.down_weights(),
-             &shared.arrived[2], 3);
+  fetch_rows(layer.up, pair, pairs, cut.up_steps, gates + pairs * LayerEndCut::pitch(cut.up_steps),
+             &shared.arrived[1], 2);
+  fetch_rows(layer.down, row, rows, cut.down_steps, memory + cut.down_weights(), &shared.arrived[2],
+             3);
   if (threadIdx.x != 4 * 32) return;
   if (layer.out_gain != nullptr) {
     copy_bulk(memory + cut.out_gain(), layer.out_gain, 4 * layer.q_dim, &shared.arrived[0]);
@@ -247,8 +247,8 @@ __device__ __forceinline__ void fetch_all(const LayerEnd& layer, const LayerEndC
 }
 
 // Adds the products of a warpgroup's 64 weight rows and all tokens over blocks of two K steps.
-// `low`, `high`: rows g and g + 8 of the warp's, from the lane's word of a step on. What lies behind
-// the last of an odd number of steps is multiplied by codes of 0.
+// `low`, `high`: rows g and g + 8 of the warp's, from the lane's word of a step on. What lies
+// behind the last of an odd number of steps is multiplied by codes of 0.
 __device__ __forceinline__ void multiply_blocks(int (&sums)[kSums], const uint8_t* low,
                                                 const uint8_t* high, const uint8_t* codes,
                                                 int begin, int end) {
@@ -295,8 +295,7 @@ __device__ __forceinline__ void multiply_blocks(int (&sums)[kSums], const uint8_
 // tile warp / kTokenTiles: rows g and g + 8 of tokens 2 t and 2 t + 1 of tile warp % kTokenTiles of
 // them; for the warps that have such a tile.
 __device__ __forceinline__ int4 multiply_rows(const LayerEndCut& cut, const EndShare& share,
-                                              const uint8_t* weights, int steps,
-                                              uint8_t* memory) {
+                                              const uint8_t* weights, int steps, uint8_t* memory) {
   using TileSums = int4[kTokenTiles][32];
   static_assert(sizeof(TileSums) == LayerEndCut::kSumBytes);
   auto* const all_sums = reinterpret_cast<TileSums*>(memory + cut.sums());
@@ -313,8 +312,8 @@ __device__ __forceinline__ int4 multiply_rows(const LayerEndCut& cut, const EndS
     const int row = 16 * tile + lane / 4;
     int sums[kSums] = {};
     multiply_blocks(sums, of_lane + min(row, last_row) * LayerEndCut::pitch(steps),
-                   of_lane + min(row + 8, last_row) * LayerEndCut::pitch(steps),
-                   memory + cut.codes(), part * blocks / parts, (part + 1) * blocks / parts);
+                    of_lane + min(row + 8, last_row) * LayerEndCut::pitch(steps),
+                    memory + cut.codes(), part * blocks / parts, (part + 1) * blocks / parts);
     if (tile < share.tiles) {
 #pragma unroll
       for (int n = 0; n < kTokenTiles; ++n) {
@@ -352,14 +351,13 @@ __device__ __forceinline__ float scale_of(const WeightMatrix& w, int row) {
   return w.scale[w.scale_per_row ? row : 0];
 }
 
-// attn_out by the block's rows. The new values of the residual stream go to the blocks that have the
-// tokens; `residual` [4] in and out.
+// attn_out by the block's rows. The new values of the residual stream go to the blocks that have
+// the tokens; `residual` [4] in and out.
 __device__ __forceinline__ void end_attention(const LayerEnd& layer, const LayerEndCut& cut,
                                               const EndShare& share, const LaneResults& results,
                                               float (&residual)[4], uint8_t* memory,
                                               EndShared& shared) {
-  const int4 sum =
-      multiply_rows(cut, share, memory + cut.out_weights(), cut.out_steps, memory);
+  const int4 sum = multiply_rows(cut, share, memory + cut.out_weights(), cut.out_steps, memory);
   if (!results.exist) return;
   const int sums[4] = {sum.x, sum.y, sum.z, sum.w};
   float* const stream = reinterpret_cast<float*>(memory + cut.stream());
@@ -440,15 +438,14 @@ __device__ __forceinline__ void send_gated(const LayerEnd& layer, const LayerEnd
     if (!factors.finite) set_fault(layer.fault, layer.layer + 1);
   }
   // The last block of two K steps may have one.
-  const int end = share.first_step + share.steps +
-                  (share.rank == kClusterBlocks - 1 ? cut.down_steps % 2 : 0);
+  const int end =
+      share.first_step + share.steps + (share.rank == kClusterBlocks - 1 ? cut.down_steps % 2 : 0);
   int sum = 0;
 #pragma unroll
   for (int j = 0; j < kGatedQuads; ++j) {
     const uint32_t word = factors.zero ? 0 : quantise(z[j], factors.s);
     sum = __dp4a(static_cast<int>(word), 0x01010101, sum);
-    send_codes(word, share.first_step + 2 * j, end, token, memory + cut.codes(),
-               shared.down_codes);
+    send_codes(word, share.first_step + 2 * j, end, token, memory + cut.codes(), shared.down_codes);
   }
   sum = sum_warp(sum);
   if (lane < kClusterBlocks) {
@@ -463,8 +460,7 @@ __device__ __forceinline__ void end_layer(const LayerEnd& layer, const LayerEndC
                                           const EndShare& share, const LaneResults& results,
                                           const float (&residual)[4], int first_token,
                                           uint8_t* memory, EndShared& shared) {
-  const int4 sum =
-      multiply_rows(cut, share, memory + cut.down_weights(), cut.down_steps, memory);
+  const int4 sum = multiply_rows(cut, share, memory + cut.down_weights(), cut.down_steps, memory);
   if (!results.exist) return;
   const int sums[4] = {sum.x, sum.y, sum.z, sum.w};
   bool finite = true;
@@ -479,8 +475,8 @@ __device__ __forceinline__ void end_layer(const LayerEnd& layer, const LayerEndC
       const int row = results.row + 8 * h;
       const float factor = layer.down.scale_per_row ? layer.down.scale[row] / shared.down_s[token]
                                                     : shared.down_factors[token];
-      const float value = residual[2 * h + b] +
-                          static_cast<float>(unscaled(sums[2 * h + b]) - of_codes) * factor;
+      const float value =
+          residual[2 * h + b] + static_cast<float>(unscaled(sums[2 * h + b]) - of_codes) * factor;
       finite = finite && isfinite(value);
       layer.x[static_cast<size_t>(first_token + token) * static_cast<size_t>(layer.dim) +
               static_cast<size_t>(row)] = value;
@@ -545,9 +541,9 @@ __global__ void __launch_bounds__(kEndThreads, 1) layer_end_kernel(LayerEnd laye
     shared.stream.wait();
     values.load(reinterpret_cast<const float*>(memory + cut.stream()) + warp * cut.dim(),
                 layer.dim);
-    const Input in{nullptr,     reinterpret_cast<const float*>(memory + cut.up_gain()),
+    const Input in{nullptr,       reinterpret_cast<const float*>(memory + cut.up_gain()),
                    layer.ffn_eps, layer.dim,
-                   layer.fault, layer.layer};
+                   layer.fault,   layer.layer};
     send_token(values, in, own_token, scales.gate, scales.up, memory + cut.codes(), shared.up,
                shared.up_codes);
   }
@@ -577,9 +573,9 @@ bool layer_end(const ProjectArgs& out, const FfnUpArgs& up, const ProjectArgs& d
   const LayerEndSize size{out.rows, out.w.cols, out.w.rows, up.gate.rows, down.gain != nullptr};
   const std::optional<LayerEndPlan> plan = pick_layer_end(size, current_device());
   if (!plan) return false;
-  const LayerEnd layer{out.w,      up.gate,    up.up,        down.w,   out.y,     out.gain,
-                       out.eps,    up.gain,    up.eps,       up.act,   out.x,     out.w.cols,
-                       out.w.rows, up.gate.rows, out.rows,   out.fault, out.layer};
+  const LayerEnd layer{out.w,      up.gate,      up.up,    down.w,    out.y,    out.gain,
+                       out.eps,    up.gain,      up.eps,   up.act,    out.x,    out.w.cols,
+                       out.w.rows, up.gate.rows, out.rows, out.fault, out.layer};
   launch_clusters(layer_end_kernel, kClusterBlocks, plan->launch, stream, layer);
   return true;
 }
