@@ -67,9 +67,8 @@ struct alignas(16) TokenScale {
 };
 
 struct EndShared {
-  // Codes and scales of each product, then rows of the residual stream and what follows.
-  Inbox out_codes, up_codes, down_codes;
-  Inbox stream;
+  Inbox out_codes, up_codes, down_codes;  // and the tokens' scales
+  Inbox stream;                           // the block's tokens of the residual stream
   Inbox maxima;
   uint64_t arrived[3];  // weights and gain of each product
   TokenScale out[kTokens], up[kTokens];
