@@ -246,6 +246,8 @@ void DeviceModel::allocate_workspace(const ModelConfig& config, const EngineOpti
   workspace.row_s = arena_.allocate<float>(rows);
   workspace.row_r = arena_.allocate<float>(rows);
   workspace.row_sum = arena_.allocate<int32_t>(rows);
+  workspace.rms = zeroed(arena_.allocate<uint32_t>(rows), rows);
+  workspace.rms_read = zeroed(arena_.allocate<int32_t>(rows), rows);
   workspace.best = zeroed(arena_.allocate<unsigned long long>(head_rows), head_rows);
   workspace.head_done = zeroed(arena_.allocate<int32_t>(1), 1);
   workspace.steps = arena_.allocate<int16_t>(head_rows * CertifiedHead::pitch_of(config.dim));

@@ -70,13 +70,14 @@ class PlanLog {
       }
     }
     const int row_pairs = cuda::divide_up(config_.dim, 2);
-    product("attn_out", rows, config_.q_dim(), row_pairs, config_.attn_sub_norm);
+    product("attn_out", rows, config_.q_dim(), row_pairs, config_.attn_sub_norm, true);
     product("ffn_up", rows, config_.dim, config_.ffn, true);
     product("ffn_down", rows, config_.ffn, row_pairs, config_.ffn_sub_norm);
   }
 
-  void product(const char* op, int rows, int cols, int pairs, bool has_gain) {
-    const cuda::LinearSize size{rows, cols, pairs, has_gain, true};
+  void product(const char* op, int rows, int cols, int pairs, bool has_gain,
+               bool before_ffn_up = false) {
+    const cuda::LinearSize size{rows, cols, pairs, has_gain, true, before_ffn_up};
     line(op, config_.activation_quant == ActivationQuant::kInt16Group
                  ? text_of(cuda::pick_groups(size, device_))
                  : text_of(cuda::pick_linear(size, device_)));

@@ -54,6 +54,8 @@ struct Workspace {
   float* row_s = nullptr;               // [max_rows]
   float* row_r = nullptr;               // [max_rows]
   int32_t* row_sum = nullptr;           // [max_rows]
+  uint32_t* rms = nullptr;              // [max_rows], zero between launches (gemm_skinny.cu)
+  int32_t* rms_read = nullptr;          // the same
   float* attention = nullptr;           // [attention_rows, heads, chunks, attention_state()]
   int32_t* attention_done = nullptr;    // [attention_rows, heads], zero between launches
   unsigned long long* best = nullptr;   // [max output rows] arg-max in progress

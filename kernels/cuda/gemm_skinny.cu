@@ -9,9 +9,10 @@
 // needs of the whole token; then the sums of products, which each block adds up and stores for an
 // eighth of the rows.
 //
-// The RMS factor is needed only at the end. Each block makes an eighth of the partial sums of
-// canonical_sum of every token, one a lane, and sends them to all blocks.
-#include <iterator>
+// The RMS factor is needed only at the end. Where rows are short, each block makes an eighth of the
+// partial sums of canonical_sum of every token, one a lane, and sends them to all blocks. With long
+// rows that would take as long as quantising. There the first cluster does nothing else than make
+// the factors, which it tells the other clusters through global memory while these multiply.
 #include <utility>
 
 #include "kernels/cuda/device/cluster.cuh"
@@ -58,16 +59,16 @@ struct SkinnyMemory {
   // Sums of products from all blocks, [kCluster][tile of 16 rows][tile of 8 tokens], as a warp
   // holds them: lane 4 g + t has rows g and g + 8 of tokens 2 t and 2 t + 1.
   int4 (*sums)[kOwnRows / 16][T::kTokenTiles][32];
-  float (*squares)[kPartials];  // [T::kTokens]: partial sums, from all blocks
   float* gain;                  // [steps][64]
+  float (*squares)[kPartials];  // [T::kTokens]: partial sums, from all blocks; of short rows only
 
   __device__ SkinnyMemory(uint4* memory, int steps) {
     weights = reinterpret_cast<int8_t*>(memory);
     codes = weights + steps * T::kWeightPlane;
     sums =
         reinterpret_cast<int4(*)[kOwnRows / 16][T::kTokenTiles][32]>(codes + steps * T::kCodePlane);
-    squares = reinterpret_cast<float(*)[kPartials]>(sums + kCluster);
-    gain = reinterpret_cast<float*>(squares + T::kTokens);
+    gain = reinterpret_cast<float*>(sums + kCluster);
+    squares = reinterpret_cast<float(*)[kPartials]>(gain + steps * 64);
   }
 };
 
@@ -104,6 +105,75 @@ __device__ __forceinline__ void fetch_rows(const Op& op, int first_pair, const C
   }
 }
 
+// ---- The RMS factors --------------------------------------------------------------------------
+
+// Those of a row of the grid's tokens, as its first cluster tells them to the others. A factor is
+// never negative, so its bits with the sign set are never 0.
+struct ToldFactors {
+  uint32_t* r;    // [tokens] 0: not yet told
+  int32_t* read;  // blocks that have read all
+  int readers;    // blocks that will
+
+  __device__ __forceinline__ void tell(int token, float factor) const {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(r + token),
+                 "r"(__float_as_uint(factor) | 0x80000000u)
+                 : "memory");
+  }
+  __device__ __forceinline__ uint32_t look(int token) const {
+    uint32_t bits = 0;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(r + token) : "memory");
+    return bits;
+  }
+  // `seen`: what a look has found.
+  __device__ __forceinline__ float wait_for(int token, uint32_t seen) const {
+    while (seen == 0) seen = look(token);
+    return __uint_as_float(seen & 0x7fffffffu);
+  }
+  // Returns the number of blocks that had counted themselves before; the last makes it 0 again.
+  // (With an addition the compiler would wait for the result at once.)
+  __device__ __forceinline__ int count_reader() const {
+    return static_cast<int>(
+        atomicInc(reinterpret_cast<unsigned*>(read), static_cast<unsigned>(readers - 1)));
+  }
+  // By the last block that has read all: for the next launch.
+  __device__ __forceinline__ void clear(int tokens) const {
+    for (int i = 0; i < tokens; ++i) r[i] = 0;
+  }
+};
+
+// Block `rank` makes the factors of every eighth token. kLoads: columns of a thread, at most.
+template <int kBlockTokens, int kLoads>
+__device__ __forceinline__ void tell_factors(const Input& in, int tokens, int rank,
+                                             const ToldFactors& told) {
+  static_assert(kBlockThreads == kPartials);
+  __shared__ float partials[kBlockTokens][kPartials];
+  const int t = static_cast<int>(threadIdx.x);
+  wait_for_previous();
+  float v[kBlockTokens][kLoads];
+#pragma unroll
+  for (int n = 0; n < kBlockTokens; ++n) {
+    const int token = min(rank + n * kCluster, tokens - 1);
+    const float* x = in.x + static_cast<size_t>(token) * static_cast<size_t>(in.cols);
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int column = t + kPartials * i;
+      v[n][i] = column < in.cols ? x[column] : 0.0f;
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kBlockTokens; ++n) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) sum = fmaf(v[n][i], v[n][i], sum);
+    partials[n][t] = sum;
+  }
+  __syncthreads();
+  const int token = rank + t / 32 * kCluster;
+  if (t / 32 >= kBlockTokens || token >= tokens) return;
+  const float factor = rms_factor(fold_partials(partials[t / 32]), in.cols, in.eps);
+  if (t % 32 == 0) told.tell(token, factor);
+}
+
 // Sends partial sums of canonical_sum of a token's squares, of which a lane has one, to all blocks.
 // Lane 8 i + j sends the sums of lanes 4 j .. 4 j + 3 to blocks i and i + 4.
 __device__ __forceinline__ void send_squares(float sum, int token, int rank,
@@ -118,22 +188,25 @@ __device__ __forceinline__ void send_squares(float sum, int token, int rank,
   inbox.send(lane / 8 + 4, at, sums);
 }
 
+// ---- Quantising -------------------------------------------------------------------------------
+
 // The tokens that a warp quantises. It does a step for all of them before the next step: so it
 // waits for memory, and for each result, once for all. Where it has one, the last token stands in
 // for those that do not exist; nothing is sent for these.
 template <class T, int kQuads>
 struct WarpTokens {
   static constexpr int kCount = T::kTokenTiles;
-  static constexpr int kSquares = 4 * kQuads;
 
   int tokens;
-  const float* x[kCount];
   float4 z[kCount][kQuads];  // the block's columns, times gain
 
   __device__ static int number(int n) {
     return static_cast<int>(threadIdx.x) / 32 + n * kBlockWarps;
   }
   __device__ __forceinline__ bool exists(int n) const { return number(n) < tokens; }
+  __device__ __forceinline__ const float* row(const Input& in, int n) const {
+    return in.x + static_cast<size_t>(min(number(n), tokens - 1)) * static_cast<size_t>(in.cols);
+  }
   // Among one token a warp many may have none.
   __device__ __forceinline__ bool works() const { return kCount > 1 || exists(0); }
 
@@ -143,10 +216,10 @@ struct WarpTokens {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int n = 0; n < kCount; ++n) {
-      x[n] = in.x + static_cast<size_t>(min(number(n), tokens - 1)) * static_cast<size_t>(in.cols);
+      const float* x = row(in, n);
 #pragma unroll
       for (int j = 0; j < kQuads; ++j) {
-        z[n][j] = four<true>(x[n], share.first_column + 4 * (lane + 32 * j), share.end_column);
+        z[n][j] = four<true>(x, share.first_column + 4 * (lane + 32 * j), share.end_column);
       }
     }
   }
@@ -177,28 +250,38 @@ struct WarpTokens {
     }
   }
 
-  // What the block's eighth of the partial sums of canonical_sum is made of: a lane has one of each
-  // token's.
+  // Of short rows: what the block's eighth of the partial sums of canonical_sum is made of. A lane
+  // has one of each token's.
   __device__ __forceinline__ void load_squares(const Input& in, int rank,
-                                               float (&v)[kCount][kSquares]) const {
+                                               float (&v)[kCount][kShortSquares]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int n = 0; n < kCount; ++n) {
+      const float* x = row(in, n);
 #pragma unroll
-      for (int i = 0; i < kSquares; ++i) {
+      for (int i = 0; i < kShortSquares; ++i) {
         const int column = 32 * rank + lane + kPartials * i;
-        v[n][i] = column < in.cols ? x[n][column] : 0.0f;
+        v[n][i] = column < in.cols ? x[column] : 0.0f;
       }
     }
   }
-  __device__ __forceinline__ void send_sums_of(const float (&v)[kCount][kSquares], int rank,
+  __device__ __forceinline__ void send_sums_of(const float (&v)[kCount][kShortSquares], int rank,
                                                float (*squares)[kPartials], Inbox& inbox) const {
 #pragma unroll
     for (int n = 0; n < kCount; ++n) {
       float sum = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kSquares; ++i) sum = fmaf(v[n][i], v[n][i], sum);
+      for (int i = 0; i < kShortSquares; ++i) sum = fmaf(v[n][i], v[n][i], sum);
       if (exists(n)) send_squares(sum, number(n), rank, squares, inbox);
+    }
+  }
+  // The RMS factors of short rows, when the squares are there.
+  __device__ __forceinline__ void make_factors(const Input& in, const SkinnyMemory<T>& memory,
+                                               SkinnyShared<T::kTokens>& shared) const {
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      const float r = rms_factor(fold_partials(memory.squares[number(n)]), in.cols, in.eps);
+      if (threadIdx.x % 32 == 0) shared.r[number(n)] = r;
     }
   }
 
@@ -235,22 +318,6 @@ struct WarpTokens {
       if (lane != 0) continue;
       shared.s[number(n)] = factors[n].s;
       if (!factors[n].finite && rank == 0) set_fault(in.fault, in.layer + 1);
-    }
-  }
-
-  // The RMS factors, when the squares are there.
-  __device__ __forceinline__ void make_factors(const Input& in, const SkinnyMemory<T>& memory,
-                                               SkinnyShared<T::kTokens>& shared) const {
-    float r[kCount];
-#pragma unroll
-    for (int n = 0; n < kCount; ++n) {
-      r[n] = in.gain != nullptr
-                 ? rms_factor(fold_partials(memory.squares[number(n)]), in.cols, in.eps)
-                 : 1.0f;
-    }
-#pragma unroll
-    for (int n = 0; n < kCount; ++n) {
-      if (threadIdx.x % 32 == 0) shared.r[number(n)] = r[n];
     }
   }
 };
@@ -325,11 +392,11 @@ struct SkinnyResults {
 };
 
 // A cluster's item: the pairs from item * T::kPairs on, for `tokens` from first_token on, whose
-// rows `in` has; this is its block `rank`. kQuads: fours of columns of a token that a lane
-// quantises, at most.
-template <class T, class Op, int kQuads>
+// rows `in` has; this is its block `rank`. kQuads, kTells: SkinnyKind.
+template <class T, class Op, int kQuads, bool kTells>
 __device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int first_token,
-                                            int tokens, int item, int rank, uint4* shared_memory) {
+                                            int tokens, int item, int rank, const ToldFactors& told,
+                                            uint4* shared_memory) {
   constexpr int kOwnRows = SkinnyMemory<T>::kOwnRows;
   __shared__ SkinnyShared<T::kTokens> shared;
   const int t = static_cast<int>(threadIdx.x);
@@ -338,10 +405,12 @@ __device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int f
   const ColumnShare share(rank, op.row_words / 4, in.cols);
   const SkinnyMemory<T> memory(shared_memory, skinny_steps(op.row_words));
   const bool has_gain = in.gain != nullptr;
+  const bool is_told = has_gain && kTells;
+  const bool sends_squares = has_gain && !kTells;
   let_next_start();
   if (t == 0) {
     shared.maxima.init(kCluster * 4 * tokens);
-    if (has_gain) shared.squares.init(4 * kPartials * tokens);
+    if (sends_squares) shared.squares.init(4 * kPartials * tokens);
     shared.results.init(kCluster * 4 * (kOwnRows * T::kTokens + tokens));
   }
   cluster_arrive();
@@ -364,19 +433,20 @@ __device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int f
   wait_for_previous();
   results.prefetch(op);
   WarpTokens<T, kQuads> own(in, share, tokens);
-  // Of one token the values for both come together; of two there are no registers for that.
   const bool works = own.works();
   if (works) {
-    float squares[T::kTokenTiles][4 * kQuads];
-    if (has_gain && T::kTokenTiles == 1) own.load_squares(in, rank, squares);
+    float squares[T::kTokenTiles][kShortSquares];
+    if (sends_squares) own.load_squares(in, rank, squares);
     own.send_maxima(in, share, rank, memory.gain, shared);
-    if (has_gain && T::kTokenTiles > 1) own.load_squares(in, rank, squares);
-    if (has_gain) own.send_sums_of(squares, rank, memory.squares, shared.squares);
+    if (sends_squares) own.send_sums_of(squares, rank, memory.squares, shared.squares);
   }
   shared.maxima.wait();
   if (works) own.quantise_all(in, share, rank, memory, shared);
   wait_for_copies();
   __syncthreads();  // the codes are there
+
+  const bool reads_factor = is_told && t < tokens;
+  const uint32_t seen = reads_factor ? told.look(t) : 0;
 
   // The columns of tokens that do not exist are not set; their sums are never read.
   TernaryTile<T> tile;
@@ -384,6 +454,12 @@ __device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int f
   for (int step = 0; step < share.steps; ++step) {
     tile.add(memory.weights + step * T::kWeightPlane + warp * kOwnRows * 16,
              memory.codes + step * T::kCodePlane);
+  }
+  int read = -1;  // blocks that had read the factors before
+  if (warp == 0 && !sends_squares) {
+    if (t < tokens) shared.r[t] = is_told ? told.wait_for(t, seen) : 1.0f;
+    __syncwarp();
+    if (reads_factor && t == 0) read = told.count_reader();
   }
 #pragma unroll
   for (int m = 0; m < T::kRowTiles; ++m) {
@@ -394,40 +470,59 @@ __device__ __forceinline__ void skinny_gemm(const Input& in, const Op& op, int f
                           make_int4(sums[0], sums[1], sums[2], sums[3]));
     }
   }
-  if (has_gain) shared.squares.wait();
-  if (works) own.make_factors(in, memory, shared);
+  if (sends_squares) {
+    shared.squares.wait();
+    if (works) own.make_factors(in, memory, shared);
+  }
   __syncthreads();  // the factors are there
   shared.results.wait();
   results.store(op, memory, shared);
+  if (is_told && read == told.readers - 1) told.clear(tokens);
 }
 
-// Cluster i of row j of the grid: item i, the j-th T::kTokens tokens.
-template <class Op, int kRowTiles, int kTokenTiles, int kQuads>
+// Cluster i of row j of the grid: item i, the j-th T::kTokens tokens. Where factors are told the
+// first tells them, and the items come after it. (The others wait for it. So it must run at the
+// latest when they do; blocks start in order.)
+template <class Op, int kRowTiles, int kTokenTiles, int kQuads, bool kTells>
 __global__ void __launch_bounds__(kBlockThreads, kTokenTiles == 1   ? 3
                                                  : kTokenTiles == 2 ? 2
                                                                     : 1)
-    skinny_kernel(Input in, Op op, int tokens) {
+    skinny_kernel(Input in, Op op, int tokens, ToldFactors told) {
   using T = SkinnyTile<kRowTiles, kTokenTiles>;
   extern __shared__ uint4 shared_memory[];
   const int first_token = static_cast<int>(blockIdx.y) * T::kTokens;
   in.x += static_cast<size_t>(first_token) * static_cast<size_t>(in.cols);
-  skinny_gemm<T, Op, kQuads>(in, op, first_token, min(T::kTokens, tokens - first_token),
-                             static_cast<int>(blockIdx.x) / kCluster, cluster_rank(),
-                             shared_memory);
+  tokens = min(T::kTokens, tokens - first_token);
+  told.r += first_token;
+  told.read += blockIdx.y;
+  int item = static_cast<int>(blockIdx.x) / kCluster;
+  if (kTells && in.gain != nullptr) {
+    if (item == 0) {
+      let_next_start();
+      return tell_factors<kTokenTiles, 4 * kQuads>(in, tokens, cluster_rank(), told);
+    }
+    --item;
+  }
+  skinny_gemm<T, Op, kQuads, kTells>(in, op, first_token, tokens, item, cluster_rank(), told,
+                                     shared_memory);
 }
 
-// Launches the instance that the plan names: its quads are those of kSkinnyQuads[I].
+// Launches the instance that the plan names: for rows of kSkinnyKinds[I].
 template <int kRowTiles, int kTokenTiles, class Op, size_t... I>
 bool launch_skinny(const SkinnyPlan& plan, const Input& in, const Op& op, int tokens,
-                   cudaStream_t stream, std::index_sequence<I...>) {
+                   const Workspace& workspace, cudaStream_t stream, std::index_sequence<I...>) {
   static_assert(SkinnyTile<kRowTiles, kTokenTiles>::kThreads == kBlockThreads);
   if (plan.row_tiles != kRowTiles || plan.token_tiles != kTokenTiles) return false;
+  const ToldFactors told{workspace.rms, workspace.rms_read, plan.launch.blocks[0] - kCluster};
   const auto launch_if = [&](bool is_instance, auto kernel) {
-    if (is_instance) launch_clusters(kernel, kClusterBlocks, plan.launch, stream, in, op, tokens);
+    if (is_instance) {
+      launch_clusters(kernel, kClusterBlocks, plan.launch, stream, in, op, tokens, told);
+    }
     return is_instance;
   };
-  return (launch_if(plan.quads == kSkinnyQuads[I],
-                    skinny_kernel<Op, kRowTiles, kTokenTiles, kSkinnyQuads[I]>) ||
+  return (launch_if(plan.kind == static_cast<int>(I),
+                    skinny_kernel<Op, kRowTiles, kTokenTiles, kSkinnyKinds[I].quads,
+                                  kSkinnyKinds[I].tells>) ||
           ...);
 }
 
@@ -435,19 +530,20 @@ bool launch_skinny(const SkinnyPlan& plan, const Input& in, const Op& op, int to
 
 bool has_clusters() {
   // Instances differ neither in their threads nor in the shared memory that is asked for.
-  static const bool has = room_for_cluster(skinny_kernel<ProjectOp, 2, 1, kSkinnyQuads[0]>,
+  constexpr SkinnyKind kKind = kSkinnyKinds[0];
+  static const bool has = room_for_cluster(skinny_kernel<ProjectOp, 2, 1, kKind.quads, kKind.tells>,
                                            kBlockThreads, max_dynamic_shared());
   return has;
 }
 
 template <class Op>
-void multiply(const SkinnyPlan& plan, const Input& in, const Op& op, int rows, const Workspace&,
-              cudaStream_t stream) {
-  constexpr auto kQuads = std::make_index_sequence<std::size(kSkinnyQuads)>();
-  require_instance(launch_skinny<2, 1>(plan, in, op, rows, stream, kQuads) ||
-                   launch_skinny<4, 1>(plan, in, op, rows, stream, kQuads) ||
-                   launch_skinny<2, 2>(plan, in, op, rows, stream, kQuads) ||
-                   launch_skinny<4, 2>(plan, in, op, rows, stream, kQuads));
+void multiply(const SkinnyPlan& plan, const Input& in, const Op& op, int rows,
+              const Workspace& workspace, cudaStream_t stream) {
+  constexpr auto kKinds = std::make_index_sequence<kNumSkinnyKinds>();
+  require_instance(launch_skinny<2, 1>(plan, in, op, rows, workspace, stream, kKinds) ||
+                   launch_skinny<4, 1>(plan, in, op, rows, workspace, stream, kKinds) ||
+                   launch_skinny<2, 2>(plan, in, op, rows, workspace, stream, kKinds) ||
+                   launch_skinny<4, 2>(plan, in, op, rows, workspace, stream, kKinds));
 }
 
 template void multiply(const SkinnyPlan&, const Input&, const QkvOp&, int, const Workspace&,

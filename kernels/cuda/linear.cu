@@ -33,13 +33,18 @@ FfnUpOp op_of(const FfnUpArgs& args) {
 
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-// `pick`: a PickLinear.
+// `pick`: a PickLinear. `before_ffn_up`: LinearSize.
 template <class Args, class Pick>
-void run(const Args& args, const Pick& pick, const Workspace& workspace, cudaStream_t stream) {
+void run(const Args& args, const Pick& pick, const Workspace& workspace, cudaStream_t stream,
+         bool before_ffn_up = false) {
   const Input in = input_of(args);
   const auto op = op_of(args);
-  const LinearSize size{args.rows, in.cols, op.pairs(), in.gain != nullptr,
-                        is_aligned(in.x) && is_aligned(in.gain)};
+  const LinearSize size{args.rows,
+                        in.cols,
+                        op.pairs(),
+                        in.gain != nullptr,
+                        is_aligned(in.x) && is_aligned(in.gain),
+                        before_ffn_up};
   const LinearPlan plan = pick(size, current_device());
   std::visit([&](const auto& kernel) { multiply(kernel, in, op, args.rows, workspace, stream); },
              plan);
@@ -62,6 +67,14 @@ void multiply_alone(QkvArgs args, const TernaryMatrix& w, const float* gain, flo
   args.q_out = out;
   args.k = args.v = TernaryMatrix{};
   multiply_qkv(args, workspace, stream);
+}
+
+void project(const ProjectArgs& args, bool before_ffn_up, const Workspace& workspace,
+             cudaStream_t stream) {
+  if (args.activations == Activations::kInt16Group) {
+    return project_groups(args, pick_groups, workspace, stream);
+  }
+  run(args, pick_linear, workspace, stream, before_ffn_up);
 }
 
 // u = act(gate) * up, of gate in u.
@@ -117,10 +130,7 @@ void qkv(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {
 }
 
 void attn_out(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  if (args.activations == Activations::kInt16Group) {
-    return project_groups(args, pick_groups, workspace, stream);
-  }
-  run(args, pick_linear, workspace, stream);
+  project(args, true, workspace, stream);
 }
 
 void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stream) {
@@ -132,7 +142,7 @@ void ffn_up(const FfnUpArgs& args, const Workspace& workspace, cudaStream_t stre
 }
 
 void ffn_down(const ProjectArgs& args, const Workspace& workspace, cudaStream_t stream) {
-  attn_out(args, workspace, stream);
+  project(args, false, workspace, stream);
 }
 
 void qkv_rows(const QkvArgs& args, const Workspace& workspace, cudaStream_t stream) {

@@ -144,7 +144,8 @@ struct WorkspaceOnDevice {
 
   OnDevice<int8_t> codes;
   OnDevice<float> s, r, attention;
-  OnDevice<int32_t> sum, attention_done, head_done;
+  OnDevice<uint32_t> rms;
+  OnDevice<int32_t> sum, rms_read, attention_done, head_done;
   OnDevice<unsigned long long> best;
   OnDevice<float> group_unit, up;
   OnDevice<int32_t> group_sum;
@@ -158,18 +159,36 @@ struct WorkspaceOnDevice {
         r(rows),
         attention(cuda::kMaxInlineRows * heads * static_cast<size_t>(chunks) *
                   static_cast<size_t>(cuda::attention_state(static_cast<int>(head_dim)))),
+        rms(std::vector<uint32_t>(rows, 0)),
         sum(rows),
+        rms_read(std::vector<int32_t>(rows, 0)),
         attention_done(std::vector<int32_t>(cuda::kMaxInlineRows * heads, 0)),
         head_done(std::vector<int32_t>(1, 0)),
         best(std::vector<unsigned long long>(rows, 0)),
         group_unit(units(rows, width)),
         up(rows * kWidestFfn),
         group_sum(units(rows, width)) {
-    workspace = {codes.data(),          s.data(),    r.data(),         sum.data(), attention.data(),
-                 attention_done.data(), best.data(), head_done.data(), chunks};
+    workspace.codes = codes.data();
+    workspace.row_s = s.data();
+    workspace.row_r = r.data();
+    workspace.row_sum = sum.data();
+    workspace.rms = rms.data();
+    workspace.rms_read = rms_read.data();
+    workspace.attention = attention.data();
+    workspace.attention_done = attention_done.data();
+    workspace.best = best.data();
+    workspace.head_done = head_done.data();
+    workspace.max_chunks = chunks;
     workspace.group_unit = group_unit.data();
     workspace.group_sum = group_sum.data();
     workspace.up = up.data();
+  }
+
+  // Whether the RMS factors that a launch told itself are zero again for the next.
+  bool told_are_clear() const {
+    const auto is_zero = [](auto value) { return value == 0; };
+    return std::ranges::all_of(rms.read(), is_zero) &&
+           std::ranges::all_of(rms_read.read(), is_zero);
   }
 
  private:

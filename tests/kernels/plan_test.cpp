@@ -49,8 +49,10 @@ struct NamedProduct {
   LinearSize size;
 };
 std::vector<NamedProduct> products_of(const Sizes& m, int rows) {
+  LinearSize attn_out = product(rows, m.heads * m.head_dim, m.dim / 2, m.sub_norm);
+  attn_out.before_ffn_up = true;
   return {{"qkv", product(rows, m.dim, (m.heads + 2 * m.kv_heads) * m.head_dim / 2, true)},
-          {"attn_out", product(rows, m.heads * m.head_dim, m.dim / 2, m.sub_norm)},
+          {"attn_out", attn_out},
           {"ffn_up", product(rows, m.dim, m.ffn, true)},
           {"ffn_down", product(rows, m.ffn, m.dim / 2, m.sub_norm)}};
 }
@@ -127,19 +129,22 @@ TEST_CASE("plans: the kernels of three models on three devices are those of plan
 // ---- What must hold for any sizes ---------------------------------------------------------------
 
 // Pairs of weight rows, times activation rows, that the launch covers.
-int64_t covered(const ShortGemvPlan& plan) {
+int64_t covered(const ShortGemvPlan& plan, bool) {
   return int64_t{plan.launch.blocks[0]} * plan.warps * kShortGemvs[plan.instance].pairs;
 }
-int64_t covered(const LongGemvPlan& plan) {
+int64_t covered(const LongGemvPlan& plan, bool) {
   return int64_t{plan.launch.blocks[0]} * plan.cut.warps * plan.cut.pairs_per_warp;
 }
-int64_t covered(const SkinnyPlan& plan) {
-  return int64_t{plan.launch.blocks[0]} / kClusterBlocks * (16 * plan.row_tiles * 8 / 2);
+int64_t covered(const SkinnyPlan& plan, bool has_gain) {
+  // One cluster may tell RMS factors instead.
+  const int told = has_gain && kSkinnyKinds[plan.kind].tells ? 1 : 0;
+  const int64_t clusters = plan.launch.blocks[0] / kClusterBlocks - told;
+  return clusters * (16 * plan.row_tiles * 8 / 2);
 }
-int64_t covered(const GemmPlan& plan) {
+int64_t covered(const GemmPlan& plan, bool) {
   return int64_t{plan.launch.blocks[0]} * cut_of(plan.tile).pairs();
 }
-int64_t covered(const WgmmaGemmPlan& plan) {
+int64_t covered(const WgmmaGemmPlan& plan, bool) {
   return int64_t{plan.launch.blocks[1]} * kWgmmaTiles[plan.tile].pairs();
 }
 
@@ -155,7 +160,7 @@ TEST_CASE("plans: every product is covered, fits the device and goes to the kern
                 pick_linear(product(rows, cols, pairs, has_gain), device.traits);
             std::visit(
                 [&](const auto& kernel) {
-                  REQUIRE(covered(kernel) >= pairs);
+                  REQUIRE(covered(kernel, has_gain) >= pairs);
                   REQUIRE(kernel.launch.shared_bytes <= device.traits.max_dynamic_shared);
                   REQUIRE((kernel.launch.threads > 0 && kernel.launch.threads % 32 == 0 &&
                            kernel.launch.threads <= 1024));
@@ -272,6 +277,21 @@ TEST_CASE("plans: a misaligned row goes to no kernel that reads 16 bytes at a ti
   const LinearPlan plan = pick_linear(size, kDevices[2].traits);
   REQUIRE(std::holds_alternative<GemmPlan>(plan));
   REQUIRE_FALSE(std::get<GemmPlan>(plan).quantise.by_fours);
+}
+
+TEST_CASE("plans: before ffn_up, clusters of many tokens replace blocks that fill the GPU") {
+  const auto tokens_of = [](int rows, int cols, int pairs, bool before_ffn_up) {
+    LinearSize size = product(rows, cols, pairs, true);
+    size.before_ffn_up = before_ffn_up;
+    const LinearPlan plan = pick_linear(size, kDevices[2].traits);
+    const SkinnyPlan* const skinny = std::get_if<SkinnyPlan>(&plan);
+    return skinny != nullptr ? 8 * skinny->token_tiles : 0;
+  };
+  REQUIRE(tokens_of(16, 2560, 1280, false) == 8);
+  REQUIRE(tokens_of(16, 2560, 1280, true) == 16);
+  REQUIRE(tokens_of(8, 2560, 1280, true) == 8);
+  REQUIRE(tokens_of(17, 2560, 1280, true) == 8);  // 16 are not all
+  REQUIRE(tokens_of(16, 576, 288, true) == 8);    // few blocks
 }
 
 // Every row is one kernel's, and every launch fits.

@@ -27,6 +27,8 @@ struct LinearSize {
   int pairs = 0;  // of weight rows (linear_ops.cuh)
   bool has_gain = false;
   bool aligned = true;  // activations and gain start at multiples of 16 bytes
+  // The next kernel is ffn_up, which needs room for many blocks.
+  bool before_ffn_up = false;
 };
 
 // 32-bit words of a weight row in the GPU's own order (cuda.h), whole 16-byte loads.
@@ -122,15 +124,26 @@ constexpr TernaryCut skinny_cut(int row_tiles, int token_tiles) {
   return {row_tiles, token_tiles, kClusterBlocks, 1, 1, 1, 1};
 }
 
-// Weights, codes and gains of a block, then sums of products and squares from all blocks.
-constexpr size_t skinny_bytes(const TernaryCut& cut, int steps) {
+// The kernel for rows of some length. One that took short and long rows would be slower at both: it
+// would be longer, and so would fetching its instructions.
+struct SkinnyKind {
+  int quads;  // fours of columns of a row that a lane quantises, at most
+  // Where there is a norm: whether one cluster more makes the RMS factors and tells them to the
+  // others. Otherwise each cluster makes its own; for that, rows have kShortColumns at most.
+  bool tells;
+};
+inline constexpr SkinnyKind kSkinnyKinds[] = {{3, false}, {3, true}, {7, true}, {9, true}};
+inline constexpr int kNumSkinnyKinds = static_cast<int>(std::size(kSkinnyKinds));
+inline constexpr int kShortSquares = 4;  // columns of a token whose squares a lane adds up
+inline constexpr int kShortColumns = kShortSquares * kPartials;
+
+// Weights, codes and gains of a block; sums of products from all blocks, and those of squares.
+constexpr size_t skinny_bytes(const TernaryCut& cut, int steps, bool tells) {
+  const int partials = tells ? 0 : kPartials;
   return static_cast<size_t>(steps) *
              static_cast<size_t>(cut.weight_plane() + cut.code_plane() + 64 * 4) +
-         static_cast<size_t>(cut.tokens() * (cut.rows() + kPartials) * 4);
+         static_cast<size_t>(cut.tokens() * (cut.rows() + partials) * 4);
 }
-
-// Fours of columns of a row that a lane quantises, at most.
-inline constexpr int kSkinnyQuads[] = {3, 7, 9};
 
 // Of 8 tokens, of a cluster.
 inline constexpr int kSkinnyTokenTiles[] = {1, 2};
@@ -138,7 +151,7 @@ inline constexpr int kSkinnyTokenTiles[] = {1, 2};
 struct SkinnyPlan {
   int row_tiles = 0;    // 2 or 4: a warp multiplies that many tiles of 16 weight rows
   int token_tiles = 0;  // of kSkinnyTokenTiles
-  int quads = 0;        // of kSkinnyQuads
+  int kind = 0;         // of kSkinnyKinds
   LaunchSize launch;    // row j of the grid: the j-th group of tokens
 };
 

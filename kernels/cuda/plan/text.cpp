@@ -31,7 +31,7 @@ std::string text_of(const LongGemvPlan& plan) {
 std::string text_of(const SkinnyPlan& plan) {
   std::ostringstream out;
   out << "skinny GEMM of " << plan.row_tiles << " x " << plan.token_tiles << " tiles, "
-      << plan.quads << " quads: " << text_of(plan.launch);
+      << kSkinnyKinds[plan.kind].quads << " quads: " << text_of(plan.launch);
   return out.str();
 }
 std::string text_of(const QuantisePlan& plan) {

@@ -177,6 +177,8 @@ class GpuDevice final : public OpDevice {
     workspace_.row_s = allocate_array<float>(rows);
     workspace_.row_r = allocate_array<float>(rows);
     workspace_.row_sum = allocate_array<int32_t>(rows);
+    workspace_.rms = zeros<uint32_t>(rows);
+    workspace_.rms_read = zeros<int32_t>(rows);
     workspace_.attention = allocate_array<float>(decode_heads * to_size(workspace_.max_chunks) *
                                                  to_size(cuda::attention_state(config_.head_dim)));
     workspace_.attention_done = zeros<int32_t>(decode_heads);
