@@ -201,7 +201,6 @@ __device__ __forceinline__ bool code_row(const Input& in, const float* x, int gr
 
 // Whether rows and gain can be loaded four columns at a time.
 inline bool by_fours(const Input& in) {
-  const auto is_aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return in.cols % 4 == 0 && is_aligned(in.x) && is_aligned(in.gain);
 }
 

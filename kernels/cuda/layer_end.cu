@@ -561,8 +561,6 @@ __global__ void __launch_bounds__(kEndThreads, 1) layer_end_kernel(LayerEnd laye
   end_layer(layer, cut, share, results, residual, first_token, memory, shared);
 }
 
-bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
-
 }  // namespace
 
 bool layer_end(const ProjectArgs& out, const FfnUpArgs& up, const ProjectArgs& down,

@@ -31,8 +31,6 @@ FfnUpOp op_of(const FfnUpArgs& args) {
   return {args.gate, args.up, words_per_row(args.gate.cols), args.act, args.u};
 }
 
-bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
-
 // `pick`: a PickLinear. `before_ffn_up`: LinearSize.
 template <class Args, class Pick>
 void run(const Args& args, const Pick& pick, const Workspace& workspace, cudaStream_t stream,

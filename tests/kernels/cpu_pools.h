@@ -1,4 +1,4 @@
-// Pools of every instruction set of this machine, alone and with threads.
+// Pools of threads for tests of ops.
 #pragma once
 
 #include <initializer_list>
@@ -10,6 +10,7 @@
 
 namespace edgellm::test {
 
+// Of every instruction set of this machine, alone and with threads.
 inline std::vector<std::unique_ptr<cpu::Pool>> all_pools(
     std::initializer_list<int> thread_counts = {1, 3}) {
   std::vector<std::unique_ptr<cpu::Pool>> pools;
@@ -17,6 +18,13 @@ inline std::vector<std::unique_ptr<cpu::Pool>> all_pools(
     for (int threads : thread_counts) pools.push_back(std::make_unique<cpu::Pool>(threads, *isa));
   }
   return pools;
+}
+
+// What a GPU is compared with where ref is too slow, as for the real shapes: cpu is proven equal to
+// ref (cpu_ops_test.cpp).
+inline cpu::Pool& fast_pool() {
+  static cpu::Pool pool(8, cpu::primitives());
+  return pool;
 }
 
 }  // namespace edgellm::test

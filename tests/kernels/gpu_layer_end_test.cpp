@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/isa.h"
 #include "kernels/cuda/plan/layer_end.h"
+#include "tests/kernels/cpu_pools.h"
 #include "tests/kernels/gpu_data.h"
 #include "tests/kernels/op_data.h"
 
@@ -14,11 +14,6 @@ namespace edgellm {
 namespace {
 
 using namespace edgellm::test;
-
-cpu::Pool& pool() {
-  static cpu::Pool instance(8, cpu::primitives());
-  return instance;
-}
 
 struct LayerShape {
   int q_dim, dim, ffn;
@@ -59,11 +54,11 @@ EndResult on_cpu(const LayerData& layer, std::span<const float> y, std::vector<f
   int32_t fault = 0;
   cpu::attn_out({y.data(), sub_norm ? layer.out_gain.data() : nullptr, 1e-5f, layer.out.matrix,
                  x.data(), rows, 3, &fault},
-                pool());
+                fast_pool());
   cpu::ffn_up({x.data(), layer.ffn_gain.data(), 1e-6f, layer.gate.matrix, layer.up.matrix, act,
                u.data(), rows, 3, &fault},
-              pool());
-  cpu::ffn_down({u.data(), nullptr, 0, layer.down.matrix, x.data(), rows, 3, &fault}, pool());
+              fast_pool());
+  cpu::ffn_down({u.data(), nullptr, 0, layer.down.matrix, x.data(), rows, 3, &fault}, fast_pool());
   return {std::move(x), fault};
 }
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/isa.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/linear.h"
+#include "tests/kernels/cpu_pools.h"
 #include "tests/kernels/gpu_data.h"
 #include "tests/kernels/op_data.h"
 
@@ -15,12 +15,6 @@ namespace edgellm {
 namespace {
 
 using namespace edgellm::test;
-
-// cpu is proven equal to ref (cpu_ops_test.cpp) and fast enough for the real shapes.
-cpu::Pool& pool() {
-  static cpu::Pool instance(8, cpu::primitives());
-  return instance;
-}
 
 constexpr int kAllRows[] = {1, 2, 3, 7, 8, 9, 16, 17, 31, 33, 64, 65, 100, 129, 130, 257, 512};
 constexpr int kRealRows[] = {2, 8, 9, 17, 30, 64, 130, 512};
@@ -75,7 +69,7 @@ TEST_CASE("CUDA attn_out and ffn_down of many rows give the bits of cpu", "[gpu]
       int32_t fault = 0;
       cpu::attn_out(
           {y.data(), sub_norm ? gain.data() : nullptr, 1e-5f, w.matrix, x.data(), rows, 0, &fault},
-          pool());
+          fast_pool());
       const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
       const WorkspaceOnDevice workspace(static_cast<size_t>(rows), shape.cols, 1, 1, 1);
       cuda::project_rows({device_y.data(), sub_norm ? device_gain.data() : nullptr, 1e-5f,
@@ -110,7 +104,7 @@ TEST_CASE("CUDA ffn_up of many rows gives the bits of cpu", "[gpu]") {
       int32_t fault = 0;
       cpu::ffn_up({x.data(), gain.data(), 1e-5f, gate.matrix, up.matrix, act, expected.data(), rows,
                    0, &fault},
-                  pool());
+                  fast_pool());
       const OnDevice<float> device_x(x), u(expected.size());
       const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
       const WorkspaceOnDevice workspace(static_cast<size_t>(rows), shape.cols, 1, 1, 1);
@@ -145,7 +139,7 @@ TEST_CASE("CUDA silu of large and small gates gives the bits of cpu", "[gpu]") {
     int32_t fault = 0;
     cpu::ffn_up({x.data(), nullptr, 1e-5f, gate.matrix, up.matrix, GateActivation::kSilu,
                  expected.data(), rows, 0, &fault},
-                pool());
+                fast_pool());
     const OnDevice<float> device_x(x), u(expected.size());
     const OnDevice<int32_t> device_fault(std::vector<int32_t>{0});
     const WorkspaceOnDevice workspace(static_cast<size_t>(rows), 1, 1, 1, 1);
@@ -211,10 +205,10 @@ TEST_CASE("CUDA products by each kernel give the bits of cpu", "[gpu]") {
       int32_t fault = 0;
       cpu::attn_out(
           {y.data(), sub_norm ? gain.data() : nullptr, 1e-5f, w.matrix, x.data(), rows, 0, &fault},
-          pool());
+          fast_pool());
       cpu::ffn_up({y.data(), gain.data(), 1e-5f, w.matrix, up.matrix, GateActivation::kSilu,
                    u.data(), rows, 0, &fault},
-                  pool());
+                  fast_pool());
       const OnDevice<float> device_y(y);
       for (const auto& [name, pick] : each_kernel()) {
         INFO("cols " << shape.cols << ", dim " << shape.rows << ", rows " << rows << ", sub-norm "

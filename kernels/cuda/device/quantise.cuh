@@ -15,6 +15,9 @@ struct Input {
   int layer;
 };
 
+// Whether `p` can be read 16 bytes at a time; null, which is not read, can.
+inline bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
 // Four columns of the row from `at` on, those beyond its end zero.
 template <bool kVector>
 __device__ inline float4 four(const float* row, int at, int cols) {

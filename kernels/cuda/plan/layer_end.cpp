@@ -19,10 +19,10 @@ bool fits(const LayerEndCut& cut, const DeviceTraits& device) {
   constexpr int kTokenTiles = kLayerEndTokens / 8;
   static_assert(kLayerEndWarps * LayerEndCut::kSumBytes >=
                 kLayerEndTokens * (128 * kLayerEndGatedQuads + 4) * 4);
+  static_assert(kLayerEndWarps / 8 <= 2 * kLayerEndGatedQuads);
   return std::max(cut.out_steps, cut.up_steps) <= 2 * kLayerEndQuads &&
          cut.tiles() >= kClusterBlocks && kTokenTiles * cut.own_tiles() <= kLayerEndWarps &&
          cut.down_steps >= kClusterBlocks && 8 * cut.own_steps() <= kLayerEndWarps &&
-         cut.own_steps() <= 2 * kLayerEndGatedQuads &&
          static_cast<size_t>(cut.bytes()) <= device.max_dynamic_shared;
 }
 
