@@ -560,7 +560,7 @@ TEST_CASE("memory does not grow with the input on a GPU", "[gpu]") {
   if (no_gpu()) return;
   // 5,000 are answered before the first records are written: ten times a second.
   // What waits for its record varies by 10 MB from run to run, so there are many more: a leak of
-  // their answers would be 100 MB.
+  // their answers would be 70 MB.
   check_memory_is_flat("cuda", 20'000, 120'000, 32 << 20);
 }
 
