@@ -5,8 +5,8 @@
 // The keys and values of a chunk are the rows of products on the tensor cores; the columns are the
 // digits of the queries, later those of the weights. A block that takes all chunks of a row merges
 // them as it goes. Otherwise each leaves the states of its chunks in the workspace, and the last
-// blocks of the row to end merge them, a head at a time. Two blocks of a cluster that share a
-// context of two chunks need no workspace: the second sends its chunk to the first.
+// blocks of the row to end merge them, a head at a time. Blocks of a cluster that share a context
+// need no workspace: they send their chunks to the first, which merges them.
 //
 // The rows of this pass are coded here: queries by every block, a key and a value by the block that
 // takes the last chunk of a row. It also writes them to the cache. Chunks of earlier steps are
@@ -21,7 +21,8 @@
 namespace edgellm::cuda {
 namespace {
 
-// The next kernel starts late in contexts of at most kLateStartChunks chunks (docs/ladder.md).
+// The next kernel starts late in contexts of at most kLateStartChunks chunks, and in those that a
+// cluster shares (docs/ladder.md).
 constexpr int kLateStartChunks = 4;
 
 // Worker `worker` of the at most `workers` of a row and a tile of the heads of a kv head.
@@ -40,10 +41,10 @@ __device__ __forceinline__ DecodeItem item_of(const AttentionArgs& args, int wor
   item.sequence = args.places.sequence[row];
   item.position = args.places.position[row];
   item.chunks = item.position / kIntegerChunk + 1;
-  // Chunks of one round a block takes alone: leaving states to others takes longer. The first block
-  // of a pair also takes contexts that are longer than planned for.
-  const int at_once = D::kPair && item.chunks > 2 ? 1 : workers;
-  item.workers = item.chunks <= D::kRound ? 1 : min(at_once, item.chunks);
+  // Chunks of one round a block takes alone: leaving states to others takes longer.
+  item.workers = item.chunks <= D::kRound ? 1 : min(workers, item.chunks);
+  // The first block of a cluster also takes contexts that are longer than planned for.
+  if (D::kInCluster && item.chunks - item.first_end() > D::kSent) item.workers = 1;
   item.begin = item.chunks * worker / item.workers;
   item.end = item.chunks * (worker + 1) / item.workers;
   return item;
@@ -72,7 +73,7 @@ __device__ __forceinline__ void leave_sums(const ValueSums<D>& sums, int u, int 
 }
 
 // All chunks of the item: each into `merged`. Where the row has several workers its state goes into
-// the workspace instead, or from the second block of a pair to the first. `meets_copies`: this
+// the workspace instead, or from other blocks of a cluster to the first. `meets_copies`: this
 // thread has written to the cache what copies of later chunks read.
 template <class D>
 __device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
@@ -82,7 +83,8 @@ __device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
                                               typename D::Shared& shared) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool merges = item.workers == 1 || (D::kPair && item.begin == 0);
+  const bool merges = item.workers == 1 || (D::kInCluster && item.begin == 0);
+  const int first_sent = item.begin - item.first_end();
   const int n_chunks = item.end - item.begin;
 #pragma unroll 1
   for (int c = 0; c < n_chunks; c += D::kRound) {
@@ -112,8 +114,10 @@ __device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
         const float2 state =
             weigh_chunk<D>(stream.units_of(c + u), shared, u, head, item.position + 1 - first);
         if (lane == 0) shared.state[u][head] = state;
-        if constexpr (D::kPair) {
-          if (!merges && lane == 0) shared.second.inbox.send(0, &shared.second.state[head], state);
+        if constexpr (D::kInCluster) {
+          if (!merges && lane == 0) {
+            shared.sent.inbox.send(0, &shared.sent.state[first_sent + c][head], state);
+          }
         } else if (!merges && lane < state_size - head_dim) {
           // What is behind the sums, its padding included.
           states[static_cast<size_t>(head) * head_states +
@@ -134,10 +138,10 @@ __device__ __forceinline__ void attend_chunks(const typename D::Stream& stream,
       if (c + u >= n_chunks) break;
       if (merges) {
         merged.add(sums, shared, u);
-      } else if constexpr (D::kPair) {
+      } else if constexpr (D::kInCluster) {
         if (warp >= 2 * D::kSlabs) continue;  // has no tile
-        shared.second.inbox.send(0, &shared.second.values[threadIdx.x],
-                                 make_float2(sums.of[u][0][0][0], sums.of[u][0][0][1]));
+        shared.sent.inbox.send(0, &shared.sent.values[first_sent + c][threadIdx.x],
+                               make_float2(sums.of[u][0][0][0], sums.of[u][0][0][1]));
       } else {
         leave_sums<D>(sums, u, item.heads, head_dim,
                       states + static_cast<ptrdiff_t>((c + u) * state_size), head_states);
@@ -167,9 +171,10 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
 
   const int bytes = n_slots * code_tile_bytes(kv.tile_dims(), D::kDigits);
   auto& shared = *reinterpret_cast<typename D::Shared*>(memory + bytes);
-  if constexpr (D::kPair) {
+  const int sent_chunks = item.chunks - item.first_end();
+  if constexpr (D::kInCluster) {
     if (!alone && worker == 0 && threadIdx.x == 0) {
-      shared.second.inbox.init(D::SecondChunk::bytes(item.heads));
+      shared.sent.inbox.init(D::SentChunks::bytes(sent_chunks, item.heads));
     }
     if (!alone) cluster_arrive();
   }
@@ -191,12 +196,12 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
   float* const block_states = states.of(row, args.heads, item.first_head, item.begin);
   const size_t head_states =
       static_cast<size_t>(states.max_chunks) * static_cast<size_t>(states.size);
-  // Where contexts are short the next kernel's blocks would only be in the way until here.
-  const bool starts_late = item.chunks <= kLateStartChunks;
+  // There the next kernel's blocks would only be in the way until here.
+  const bool starts_late = D::kInCluster || item.chunks <= kLateStartChunks;
   if (!starts_late) let_next_start();
   wait_for_previous();
   if (starts_late) let_next_start();
-  if constexpr (D::kPair) {
+  if constexpr (D::kInCluster) {
     if (!alone) cluster_wait();  // the inbox is open
   }
   // Copies of the threads themselves are not seen by single warps.
@@ -209,14 +214,14 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
   MergedHeads<D> merged;
   attend_chunks<D>(stream, item, block_states, head_states, states.size, kv.head_dim, slabs,
                    meets_copies, merged, shared);
-  if constexpr (D::kPair) {
+  if constexpr (D::kInCluster) {
     if (worker > 0) return;
     if (!alone) {
-      shared.second.inbox.wait();
-      merged.add(shared.second);
+      shared.sent.inbox.wait();
+      merged.add(shared.sent, sent_chunks);
     }
   }
-  if (alone || D::kPair) {
+  if (alone || D::kInCluster) {
     if (D::kIsSmall) __syncthreads();  // the sums go where the weights were
     merged.share(slabs, shared);
     __syncthreads();
@@ -250,19 +255,20 @@ __global__ void __launch_bounds__(D::kThreads, decode_blocks_per_sm(D::kSlabs, D
 
 // Launches if `plan` names this instance.
 template <int kSlabs, int kDigits, int kColumns, int kRound, int kWarps = kDecodeWarps,
-          bool kPair = false>
+          int kSent = 0>
 bool launch_if(const DecodePlan& plan, const AttentionArgs& args, const ChunkStates& states,
                cudaStream_t stream) {
-  using D = Decode<kSlabs, kDigits, kColumns, kRound, kWarps, kPair>;
+  using D = Decode<kSlabs, kDigits, kColumns, kRound, kWarps, kSent>;
   if (plan.slabs != kSlabs || digit_count(args.kv.type) != kDigits || plan.columns != kColumns ||
-      plan.round != kRound || plan.launch.threads != D::kThreads || plan.pair != kPair) {
+      plan.round != kRound || plan.launch.threads != D::kThreads || plan.sent != kSent) {
     return false;
   }
   static_assert(sizeof(typename D::Shared) <=
-                decode_extra_bytes(D::kDims, kColumns, kRound, kWarps, kPair));
+                decode_extra_bytes(D::kDims, kColumns, kRound, kWarps, kSent));
   const float scale = head_scale(args.kv.head_dim);
-  if constexpr (kPair) {
-    launch_clusters(decode_kernel<D>, 2, plan.launch, stream, args, states, scale, plan.slots);
+  if constexpr (D::kInCluster) {
+    launch_clusters(decode_kernel<D>, plan.launch.blocks[0], plan.launch, stream, args, states,
+                    scale, plan.slots);
   } else {
     launch(decode_kernel<D>, plan.launch, stream, args, states, scale, plan.slots);
   }
@@ -277,9 +283,12 @@ bool launch_if_slabs(const DecodePlan& plan, const AttentionArgs& args, const Ch
       return true;
     }
   }
-  if constexpr (kSlabs <= kPairSlabs) {
-    if (launch_if<kSlabs, 1, 1, 1, kDecodeWarps, true>(plan, args, states, stream) ||
-        launch_if<kSlabs, 2, 1, 1, kDecodeWarps, true>(plan, args, states, stream)) {
+  if constexpr (kSlabs <= kClusterSlabs) {
+    constexpr int kMany = kClusterChunks - 1;
+    if (launch_if<kSlabs, 1, 1, 1, kDecodeWarps, 1>(plan, args, states, stream) ||
+        launch_if<kSlabs, 2, 1, 1, kDecodeWarps, 1>(plan, args, states, stream) ||
+        launch_if<kSlabs, 1, 1, 1, kDecodeWarps, kMany>(plan, args, states, stream) ||
+        launch_if<kSlabs, 2, 1, 1, kDecodeWarps, kMany>(plan, args, states, stream)) {
       return true;
     }
   }

@@ -31,16 +31,17 @@ struct ChunkStates {
 };
 
 // kColumns: columns of a product in eights, each two digits of four heads. kRound: chunks that a
-// block works on at once. kWarps: of a block, kDecodeWarps or kFewDecodeWarps. kPair: the two
-// blocks of a cluster take a chunk each of contexts that have two.
-template <int kSlabs_, int kDigits_, int kColumns_, int kRound_, int kWarps_, bool kPair_>
+// block works on at once. kWarps: of a block, kDecodeWarps or kFewDecodeWarps. kSent: where
+// the blocks of a cluster share a context, the chunks that others than the first have, at most.
+template <int kSlabs_, int kDigits_, int kColumns_, int kRound_, int kWarps_, int kSent_>
 struct Decode {
   static constexpr int kSlabs = kSlabs_;
   static constexpr int kDigits = kDigits_;
   static constexpr int kColumns = kColumns_;
   static constexpr int kRound = kRound_;
   static constexpr int kWarps = kWarps_;
-  static constexpr bool kPair = kPair_;
+  static constexpr int kSent = kSent_;
+  static constexpr bool kInCluster = kSent > 0;
   static constexpr int kThreads = 32 * kWarps;
   // Small blocks are many on an SM, so each has to do with little shared memory.
   static constexpr bool kIsSmall = kWarps == kFewDecodeWarps;
@@ -60,18 +61,19 @@ struct Decode {
       kDims + 4 > kRound* kScoreFloats ? kDims + 4 : kRound* kScoreFloats;
   // Tiles of 16 dimensions that a warp has.
   static constexpr int kDimTiles = (2 * kSlabs + kWarps - 1) / kWarps;
-  static_assert(!kPair || (kExact && kRound == 1 && kColumns == 1 && kDimTiles == 1 && !kIsSmall));
+  static_assert(!kInCluster ||
+                (kExact && kRound == 1 && kColumns == 1 && kDimTiles == 1 && !kIsSmall));
 
-  // What the first block of a pair gets from the second: maxima and sums of the weights, and the
-  // sums of values that its lanes have of the same dimensions and heads.
-  struct SecondChunk {
+  // What the first block of a cluster gets from the others, of each of their chunks: maxima and
+  // sums of the weights, and the sums of values that its lanes have of the same dimensions and
+  // heads.
+  struct SentChunks {
     Inbox inbox;
-    float2 state[kHeads];
-    float2 values[kThreads];
+    float2 state[kSent][kHeads];
+    float2 values[kSent][kThreads];
 
-    __device__ __forceinline__ static int bytes(int heads) {
-      return heads * static_cast<int>(sizeof(float2)) +
-             2 * kSlabs * 32 * static_cast<int>(sizeof(float2));
+    __device__ __forceinline__ static int bytes(int chunks, int heads) {
+      return chunks * (heads + 2 * kSlabs * 32) * static_cast<int>(sizeof(float2));
     }
   };
   struct Nothing {};
@@ -90,7 +92,7 @@ struct Decode {
     float sum[kHeads];             // of all weights
     int ticket;
     alignas(8) uint64_t arrived[TileBarriers::kMost];
-    std::conditional_t<kPair, SecondChunk, Nothing> second;
+    std::conditional_t<kInCluster, SentChunks, Nothing> sent;
 
     __device__ __forceinline__ uint8_t* weights(int u, int column) {
       if constexpr (kIsSmall) {
@@ -113,6 +115,9 @@ struct DecodeItem {
   int row, kv_head, first_head, heads;
   int sequence, position, chunks;
   int workers, begin, end;
+
+  // Where the chunks of the first worker end.
+  __device__ __forceinline__ int first_end() const { return chunks / workers; }
 };
 
 }  // namespace edgellm::cuda

@@ -139,10 +139,15 @@ struct MergedHeads {
     }
   }
 
-  // What the second block of a pair has sent.
-  __device__ __forceinline__ void add(const typename D::SecondChunk& second) {
-    const float2 values = second.values[threadIdx.x];
-    add(0, second.state[threadIdx.x % 4], [&](int, int h) { return h == 0 ? values.x : values.y; });
+  // What the other blocks of a cluster have sent.
+  __device__ __forceinline__ void add(const typename D::SentChunks& sent, int chunks) {
+#pragma unroll
+    for (int c = 0; c < D::kSent; ++c) {
+      if (c == chunks) break;
+      const float2 values = sent.values[c][threadIdx.x];
+      add(0, sent.state[c][threadIdx.x % 4],
+          [&](int, int h) { return h == 0 ? values.x : values.y; });
+    }
   }
 
   // Into shared memory, for write_result().

@@ -245,13 +245,13 @@ void check_appends(Random& random, const HeadShape& shape, KvType type, int shar
                    int copies = 1) {
   std::vector<int> lengths;
   for (int i = 0; i < copies; ++i) {
-    for (const int length : {127, 190, 300, 1000, 62}) lengths.push_back(length);
+    for (const int length : {127, 190, 300, 1000, 62, 1150}) lengths.push_back(length);
   }
   const int rows = static_cast<int>(lengths.size());
-  CacheData cache(random, rows, 1010, 64, shape.kv_heads, shape.head_dim, type);
+  CacheData cache(random, rows, 1160, 64, shape.kv_heads, shape.head_dim, type);
   fill_cache(random, lengths, cache);
   const CacheOnDevice device_cache(cache);
-  const WorkspaceOnDevice memory(static_cast<size_t>(rows), 1, static_cast<size_t>(shape.heads), 8,
+  const WorkspaceOnDevice memory(static_cast<size_t>(rows), 1, static_cast<size_t>(shape.heads), 10,
                                  static_cast<size_t>(shape.head_dim));
   cuda::Workspace workspace = memory.workspace;
   workspace.attention_rows = shared_rows;
@@ -310,9 +310,12 @@ TEST_CASE("CUDA attention appends keys and values of decode rows wherever they l
       check_appends(random, shape, type, cuda::kMaxInlineRows, 0);  // a block a chunk
       check_appends(random, shape, type, 0, 0);                     // a block a row
       check_appends(random, shape, type, 0, 1);                     // and two chunks at once
+      // Clusters of four and of eight, also for contexts that are longer than planned for.
+      check_appends(random, shape, type, 0, 512);
+      check_appends(random, shape, type, 0, 1024);
     }
   }
-  // More blocks than SMs, so clusters of two, also for contexts that are longer than planned for.
+  // More blocks than SMs, so clusters of two or four.
   for (const auto& [shape, copies] : {std::pair{HeadShape{20, 5, 128}, 6},
                                       {{9, 3, 64}, 10},
                                       {{3, 1, 96}, 30},
@@ -321,6 +324,7 @@ TEST_CASE("CUDA attention appends keys and values of decode rows wherever they l
                                       {{4, 4, 20}, 8}}) {
     for (KvType type : {KvType::kI16, KvType::kI8}) {
       check_appends(random, shape, type, 0, 256, copies);
+      check_appends(random, shape, type, 0, 1024, copies);
     }
   }
   // More blocks than there is room for at once, so small ones.

@@ -86,6 +86,8 @@ void add_model(const Sizes& m, const DeviceTraits& device, std::vector<std::stri
     if (rows <= 64) {
       add("attention short", rows,
           text_of(pick_attention(attention_size(m, rows, rows, 2), device)));
+      add("attention of 1024", rows,
+          text_of(pick_attention(attention_size(m, rows, rows, 8), device)));
     }
     if (rows > 1) {
       add("attention prefill", rows,
@@ -312,10 +314,13 @@ void check_attention(const AttentionSize& size, const DeviceTraits& device) {
     REQUIRE(launch.blocks[1] * 4 * plan.decode->columns >= size.heads);
     REQUIRE(launch.blocks[2] == size.decode_rows);
     REQUIRE(32 * plan.decode->slabs >= size.head_dim);
-    // Blocks that share a row leave states, or are a pair.
-    const bool pair = plan.decode->pair;
-    REQUIRE((launch.blocks[0] == 1 || pair || size.decode_rows <= size.states_rows));
-    REQUIRE((!pair || (launch.blocks[0] == 2 && plan.decode->slots == 4 && device.has_clusters)));
+    // Blocks that share a row leave states, or are a cluster, which has room for what they send.
+    const int blocks = launch.blocks[0];
+    const int sent = plan.decode->sent;
+    REQUIRE((blocks == 1 || sent > 0 || size.decode_rows <= size.states_rows));
+    REQUIRE((sent == 0 || (device.has_clusters && plan.decode->slots == 4)));
+    REQUIRE((sent == 0 || blocks == 2 || blocks == 4 || blocks == 8));
+    REQUIRE((sent == 0 || size.decode_chunks - size.decode_chunks / blocks <= sent));
     REQUIRE(launch.shared_bytes <= most);
     const bool is_small = launch.threads == 32 * kFewDecodeWarps;
     REQUIRE((is_small || launch.threads == 32 * kDecodeWarps));
@@ -341,7 +346,7 @@ TEST_CASE("plans: attention takes every row once and fits the device") {
       for (const auto& [heads, kv_heads] : {std::pair{1, 1}, {9, 3}, {20, 5}, {32, 32}, {71, 1}}) {
         for (const int rows : {1, 2, 8, 9, 64, 512}) {
           for (const auto& [decode_rows, chunks] :
-               {std::pair{0, 32}, {1, 32}, {rows, 32}, {1, 2}, {rows, 2}}) {
+               {std::pair{0, 32}, {1, 32}, {rows, 32}, {1, 2}, {rows, 2}, {1, 8}, {rows, 8}}) {
             for (const KvType type : {KvType::kI16, KvType::kI8, KvType::kF32}) {
               if (!attention_fits(type, head_dim, device.traits)) continue;
               INFO(device.name << ", " << rows << " rows, " << decode_rows << " of them decode, "

@@ -55,7 +55,7 @@ DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& 
   const int heads = size.kv_heads * divide_up(size.group(), 4 * plan.columns);
   const auto other = [&](int round, int warps) {
     return static_cast<size_t>(
-        decode_extra_bytes(kSlabDims * plan.slabs, plan.columns, round, warps, plan.pair));
+        decode_extra_bytes(kSlabDims * plan.slabs, plan.columns, round, warps, plan.sent));
   };
   const auto take_warps = [&](int warps) {
     plan.round = 1;
@@ -67,21 +67,26 @@ DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& 
   };
   plan.launch.blocks[1] = heads;
   plan.launch.blocks[2] = rows;
-  // Short contexts of some rows: a block has a chunk, and two share a context. Of few rows the
-  // exchange costs more than it saves.
-  plan.pair = size.decode_chunks == kShortChunks && device.has_clusters && plan.columns == 1 &&
-              plan.slabs <= kPairSlabs && 4 * rows * heads >= device.multiprocessors;
-  if (plan.pair) {
+  // Blocks of a cluster share a context, a chunk each where there is room for so many at once. Of a
+  // short context of a few rows the exchange costs what it saves.
+  const bool is_worth_it =
+      size.decode_chunks > kShortChunks || rows == 1 || 4 * rows * heads >= device.multiprocessors;
+  if (device.has_clusters && plan.columns == 1 && plan.slabs <= kClusterSlabs && is_worth_it &&
+      size.decode_chunks > 1 && size.decode_chunks <= kClusterChunks) {
+    plan.sent = size.decode_chunks == 2 ? 1 : kClusterChunks - 1;
     const int room = take_warps(kDecodeWarps);
-    if (plan.slots == 4 && 2 * rows * heads <= device.multiprocessors * room) {
-      plan.launch.blocks[0] = 2;
+    int blocks = 2;
+    while (blocks < size.decode_chunks) blocks *= 2;
+    while (blocks > 1 && blocks * rows * heads > device.multiprocessors * room) blocks /= 2;
+    if (plan.slots == 4 && blocks > 1) {
+      plan.launch.blocks[0] = blocks;
       return plan;
     }
-    plan.pair = false;
+    plan.sent = 0;
   }
-  // Otherwise a block has both chunks, and an SM to itself. Blocks of the kernels behind it would
-  // take its issue slots. Where it leaves no SM free they start when a block has ended, which is
-  // still faster (docs/ladder.md, W5).
+  // Otherwise a block has both chunks of a short context, and an SM to itself. Blocks of the
+  // kernels behind it would take its issue slots. Where it leaves no SM free they start when a
+  // block has ended, which is still faster (docs/ladder.md, W5).
   const bool is_short = size.decode_chunks <= kShortChunks && plan.columns == 1 &&
                         rows * heads <= device.multiprocessors;
   if (is_short && slots_fit(size.type, size.head_dim, 8, other(2, kDecodeWarps), device)) {

@@ -50,33 +50,37 @@ constexpr int decode_blocks_per_sm(int slabs, int warps) {
   return warps == kFewDecodeWarps ? 6 : slabs <= 4 ? 3 : 1;
 }
 
-// A context of at most kShortChunks chunks is short: a block, or a pair of blocks, takes all of it
+// A context of at most kShortChunks chunks is short: a block, or a cluster of two, takes all of it
 // at once for a row and a kv head.
 inline constexpr int kShortChunks = 2;
 
-// Where there is room for them at once, the two blocks of a cluster share a short context of a kv
-// head with up to kPairSlabs times 32 dimensions, a chunk each.
-inline constexpr int kPairSlabs = 4;
+// Where there is room for them at once, two, four or eight blocks of a cluster share a context of
+// up to kClusterChunks chunks of a kv head with up to kClusterSlabs times 32 dimensions.
+inline constexpr int kClusterSlabs = 4;
+inline constexpr int kClusterChunks = 8;
 
 // Shared memory of a block besides the tiles of the cache: units of `round` chunks, with many warps
-// of as many that come, digits of queries, scores, weights; in a pair the chunk of the other block.
-constexpr int decode_extra_bytes(int dims, int columns, int round, int warps, bool pair = false) {
+// of as many that come, digits of queries, scores, weights; in a cluster the chunks `sent` to
+// the first block.
+constexpr int decode_extra_bytes(int dims, int columns, int round, int warps, int sent = 0) {
   const int heads = 4 * columns;
   const int scores = dims + 4 > round * 132 ? dims + 4 : round * 132;
   const bool is_small = warps == kFewDecodeWarps;
   const int units = (is_small ? 1536 : 3072) * round;
   const int weights = is_small ? 144 : round * 2 * heads * 144;
-  const int second_chunk = pair ? 8 * (32 * warps + heads) + 16 : 0;
+  const int sent_chunks = sent > 0 ? sent * 8 * (32 * warps + heads) + 16 : 0;
   return units + weights + 2 * heads * (dims + 16) + 4 * heads * (scores + 2 + 2 * round) + 64 +
-         second_chunk;
+         sent_chunks;
 }
 
 struct DecodePlan {
-  int slabs = 0;      // of 32 dimensions, that the instance has room for: 1, 2, 3, 4 or 8
-  int columns = 0;    // of a product, in eights: two digits of four heads each; 1 or 2
-  int round = 0;      // chunks that a block works on at once: 1 or 2
-  int slots = 0;      // tiles of the cache in shared memory: 8 of two chunks, 4 of one, or 2
-  bool pair = false;  // clusters of two blocks share contexts of two chunks
+  int slabs = 0;    // of 32 dimensions, that the instance has room for: 1, 2, 3, 4 or 8
+  int columns = 0;  // of a product, in eights: two digits of four heads each; 1 or 2
+  int round = 0;    // chunks that a block works on at once: 1 or 2
+  int slots = 0;    // tiles of the cache in shared memory: 8 of two chunks, 4 of one, or 2
+  // Chunks that the other blocks of a cluster send to the first at most, and so the instance: 1 or
+  // kClusterChunks - 1; 0: no cluster. launch.blocks[0] blocks are one.
+  int sent = 0;
   LaunchSize launch;  // of kDecodeWarps or kFewDecodeWarps
 };
 

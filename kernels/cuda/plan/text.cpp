@@ -101,7 +101,7 @@ std::string text_of(const AttentionPlan& plan) {
     out << "decode of " << plan.decode->slabs << " slabs, " << plan.decode->columns
         << " x 4 heads, " << plan.decode->round
         << (plan.decode->round == 1 ? " chunk, " : " chunks, ") << plan.decode->slots << " tiles"
-        << (plan.decode->pair ? ", in pairs: " : ": ") << text_of(plan.decode->launch);
+        << (plan.decode->sent > 0 ? ", in clusters: " : ": ") << text_of(plan.decode->launch);
   }
   if (plan.code) {
     out << (plan.decode ? "; " : "") << "code for " << plan.code->dims
