@@ -289,6 +289,23 @@ def schemathesis_fuzz(server):
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-1000:]
 
 
+def stops(page, server, answers):
+    """Whether the next answer on the page, which has `answers`, can be stopped before it ends."""
+    before = server.metric("requests_cancelled_total")
+    page.focus("#message")
+    page.keyboard.type("And then?")
+    page.keyboard.press("Enter")
+    ended = f"document.querySelectorAll('.figures').length > {answers}"
+    page.wait_for_function(
+        f"() => {ended} || document.querySelectorAll('.turn.assistant')[{answers}]?.textContent.length > 20")
+    page.keyboard.press("Escape")
+    page.wait_for_function(f"() => {ended}")
+    if page.locator(".figures").last.inner_text() != "stopped":
+        return False
+    # The answer may have ended in the engine, and not yet on the page.
+    return server.await_metric("requests_cancelled_total", before + 1)
+
+
 def page_in_chromium(server):
     """The page at `/`: by keyboard alone a question is asked, answered, and the next answer stopped."""
     from playwright.sync_api import sync_playwright
@@ -313,21 +330,11 @@ def page_in_chromium(server):
         page.wait_for_selector(".figures")
         same(page.inner_text(".turn.assistant"), alone("--chat", QUESTION, "-n", "25")["text"].strip())
         assert page.inner_text(".figures").startswith("25 tokens, "), page.inner_text(".figures")
-        before = server.metric("requests_cancelled_total")
-
-        def without_end(route):  # one answer in a hundred ends after eight tokens, before it can be stopped
-            route.continue_(post_data=json.dumps({**route.request.post_data_json, "ignore_eos": True}))
-        page.route("**/v1/chat/completions", without_end)
         page.fill("#temperature", "1")
         page.fill("#max_tokens", "1500")
-        page.focus("#message")
-        page.keyboard.type("And then?")
-        page.keyboard.press("Enter")
-        page.wait_for_function("() => document.querySelectorAll('.turn.assistant')[1]?.textContent.length > 20")
-        page.keyboard.press("Escape")
-        page.wait_for_function("() => [...document.querySelectorAll('.figures')].some((f) => f.textContent === 'stopped')")
+        # One answer in a hundred ends after eight tokens, others before a busy machine has shown their beginning.
+        assert any(stops(page, server, answers) for answers in range(1, 6)), "no answer was stopped"
         page.wait_for_function("() => document.querySelectorAll('#charts polyline')[0].getAttribute('points')")
-        server.await_metric("requests_cancelled_total", before + 1)
         same(complaints, [])
         same([url for url in asked if not url.startswith(server.url)], [])
         browser.close()

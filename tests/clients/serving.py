@@ -35,12 +35,12 @@ class Server:
         raise KeyError(name)
 
     def await_metric(self, name, value):
-        """A client may know of an end sooner than the server's engine."""
+        """Whether it comes: a client may know of an end sooner than the server's engine."""
         for _ in range(100):
             if self.metric(name) == value:
-                return
+                return True
             time.sleep(0.05)
-        same(self.metric(name), value)
+        return False
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
