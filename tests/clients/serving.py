@@ -35,12 +35,12 @@ class Server:
         raise KeyError(name)
 
     def await_metric(self, name, value):
-        """Whether it comes: a client may know of an end sooner than the server's engine."""
+        """A client may know of an end sooner than the server's engine."""
         for _ in range(100):
             if self.metric(name) == value:
-                return True
+                return
             time.sleep(0.05)
-        return False
+        same(self.metric(name), value)
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
