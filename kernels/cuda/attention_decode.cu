@@ -284,9 +284,10 @@ bool launch_if_slabs(const DecodePlan& plan, const AttentionArgs& args, const Ch
     }
   }
   if constexpr (kSlabs <= kClusterSlabs) {
+    constexpr int kFew = kShortChunks - 1;
     constexpr int kMany = kClusterChunks - 1;
-    if (launch_if<kSlabs, 1, 1, 1, kDecodeWarps, 1>(plan, args, states, stream) ||
-        launch_if<kSlabs, 2, 1, 1, kDecodeWarps, 1>(plan, args, states, stream) ||
+    if (launch_if<kSlabs, 1, 1, 1, kDecodeWarps, kFew>(plan, args, states, stream) ||
+        launch_if<kSlabs, 2, 1, 1, kDecodeWarps, kFew>(plan, args, states, stream) ||
         launch_if<kSlabs, 1, 1, 1, kDecodeWarps, kMany>(plan, args, states, stream) ||
         launch_if<kSlabs, 2, 1, 1, kDecodeWarps, kMany>(plan, args, states, stream)) {
       return true;

@@ -72,8 +72,8 @@ DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& 
   const bool is_worth_it =
       size.decode_chunks > kShortChunks || rows == 1 || 4 * rows * heads >= device.multiprocessors;
   if (device.has_clusters && plan.columns == 1 && plan.slabs <= kClusterSlabs && is_worth_it &&
-      size.decode_chunks > 1 && size.decode_chunks <= kClusterChunks) {
-    plan.sent = size.decode_chunks == 2 ? 1 : kClusterChunks - 1;
+      size.decode_chunks >= kShortChunks && size.decode_chunks <= kClusterChunks) {
+    plan.sent = (size.decode_chunks == kShortChunks ? kShortChunks : kClusterChunks) - 1;
     const int room = take_warps(kDecodeWarps);
     int blocks = 2;
     while (blocks < size.decode_chunks) blocks *= 2;

@@ -78,8 +78,8 @@ struct DecodePlan {
   int columns = 0;  // of a product, in eights: two digits of four heads each; 1 or 2
   int round = 0;    // chunks that a block works on at once: 1 or 2
   int slots = 0;    // tiles of the cache in shared memory: 8 of two chunks, 4 of one, or 2
-  // Chunks that the other blocks of a cluster send to the first at most, and so the instance: 1 or
-  // kClusterChunks - 1; 0: no cluster. launch.blocks[0] blocks are one.
+  // Chunks that the other blocks of a cluster send to the first at most, and so the instance:
+  // kShortChunks - 1 or kClusterChunks - 1; 0: no cluster. launch.blocks[0] blocks are one.
   int sent = 0;
   LaunchSize launch;  // of kDecodeWarps or kFewDecodeWarps
 };
