@@ -172,14 +172,16 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
   const int bytes = n_slots * code_tile_bytes(kv.tile_dims(), D::kDigits);
   auto& shared = *reinterpret_cast<typename D::Shared*>(memory + bytes);
   const int sent_chunks = item.chunks - item.first_end();
+  const bool receives = !alone && worker == 0 && threadIdx.x == 0;
   if constexpr (D::kInCluster) {
-    if (!alone && worker == 0 && threadIdx.x == 0) {
-      shared.sent.inbox.init(D::SentChunks::bytes(sent_chunks, item.heads));
-    }
+    if (receives) shared.sent.inbox.open();
     if (!alone) cluster_arrive();
   }
   TileBarriers barriers{shared.arrived};
   barriers.start();
+  if constexpr (D::kInCluster) {
+    if (receives) shared.sent.inbox.expect(D::SentChunks::bytes(sent_chunks, item.heads));
+  }
   const typename D::Stream stream{kv,           barriers,      n_slots,      memory,
                                   shared.units, item.sequence, item.kv_head, item.begin,
                                   item.end,     item.position};

@@ -62,10 +62,19 @@ class Inbox {
  public:
   // By one thread, before the cluster meets. `bytes`: all that will arrive.
   __device__ void init(int bytes) {
+    open();
+    expect(bytes);
+  }
+  // The same in two steps: open() before the cluster meets, expect() at any time before wait().
+  __device__ void open() {
 #ifdef EDGELLM_HAS_CLUSTERS
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier_))
                  : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+  }
+  __device__ void expect(int bytes) {
+#ifdef EDGELLM_HAS_CLUSTERS
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier_)),
         "r"(bytes)
