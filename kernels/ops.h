@@ -284,7 +284,7 @@ constexpr int decode_reach(int rows, int positions) {
   constexpr int kSomeRows = 64;
   constexpr int kShortest = 256;
   int reach = kShortest;
-  while (reach < positions) reach *= 4;
+  while (reach < positions) reach *= reach == kShortest ? 4 : 2;
   return rows <= kFewRows || (rows <= kSomeRows && reach == kShortest) ? reach : 0;
 }
 

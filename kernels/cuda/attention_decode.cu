@@ -286,12 +286,15 @@ bool launch_if_slabs(const DecodePlan& plan, const AttentionArgs& args, const Ch
     }
   }
   if constexpr (kSlabs <= kClusterSlabs) {
-    constexpr int kFew = kShortChunks - 1;
-    constexpr int kMany = kClusterChunks - 1;
+    constexpr int kFew = sent_chunks(kShortChunks);
+    constexpr int kMany = sent_chunks(kClusterChunks);
+    constexpr int kMost = sent_chunks(kLongClusterChunks);
     if (launch_if<kSlabs, 1, 1, 1, kDecodeWarps, kFew>(plan, args, states, stream) ||
         launch_if<kSlabs, 2, 1, 1, kDecodeWarps, kFew>(plan, args, states, stream) ||
         launch_if<kSlabs, 1, 1, 1, kDecodeWarps, kMany>(plan, args, states, stream) ||
-        launch_if<kSlabs, 2, 1, 1, kDecodeWarps, kMany>(plan, args, states, stream)) {
+        launch_if<kSlabs, 2, 1, 1, kDecodeWarps, kMany>(plan, args, states, stream) ||
+        launch_if<kSlabs, 1, 1, 1, kDecodeWarps, kMost>(plan, args, states, stream) ||
+        launch_if<kSlabs, 2, 1, 1, kDecodeWarps, kMost>(plan, args, states, stream)) {
       return true;
     }
   }
@@ -304,6 +307,16 @@ bool launch_if_slabs(const DecodePlan& plan, const AttentionArgs& args, const Ch
 }
 
 }  // namespace
+
+bool has_large_clusters() {
+  constexpr int kSent = sent_chunks(kLongClusterChunks);
+  using D = Decode<kClusterSlabs, 2, 1, 1, kDecodeWarps, kSent>;
+  constexpr int kBytes = 4 * code_tile_bytes(D::kDims, D::kDigits) +
+                         decode_extra_bytes(D::kDims, D::kColumns, D::kRound, D::kWarps, kSent);
+  static const bool has = room_for_cluster(decode_kernel<D>, kLargeClusterBlocks, D::kThreads,
+                                           static_cast<size_t>(kBytes));
+  return has;
+}
 
 void launch_attention(const DecodePlan& plan, const AttentionArgs& args, const Workspace& workspace,
                       cudaStream_t stream) {

@@ -532,7 +532,7 @@ bool has_clusters() {
   // Instances differ neither in their threads nor in the shared memory that is asked for.
   constexpr SkinnyKind kKind = kSkinnyKinds[0];
   static const bool has = room_for_cluster(skinny_kernel<ProjectOp, 2, 1, kKind.quads, kKind.tells>,
-                                           kBlockThreads, max_dynamic_shared());
+                                           kClusterBlocks, kBlockThreads, max_dynamic_shared());
   return has;
 }
 

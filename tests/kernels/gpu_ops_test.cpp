@@ -247,11 +247,14 @@ void check_appends(Random& random, const HeadShape& shape, KvType type, int shar
   for (int i = 0; i < copies; ++i) {
     for (const int length : {127, 190, 300, 1000, 62, 1150}) lengths.push_back(length);
   }
+  if (copies == 1) lengths.push_back(2046);
   const int rows = static_cast<int>(lengths.size());
-  CacheData cache(random, rows, 1160, 64, shape.kv_heads, shape.head_dim, type);
+  const int longest = *std::max_element(lengths.begin(), lengths.end()) + 4;
+  CacheData cache(random, rows, longest, 64, shape.kv_heads, shape.head_dim, type);
   fill_cache(random, lengths, cache);
   const CacheOnDevice device_cache(cache);
-  const WorkspaceOnDevice memory(static_cast<size_t>(rows), 1, static_cast<size_t>(shape.heads), 10,
+  const WorkspaceOnDevice memory(static_cast<size_t>(rows), 1, static_cast<size_t>(shape.heads),
+                                 static_cast<size_t>(cuda::divide_up(longest, kIntegerChunk)),
                                  static_cast<size_t>(shape.head_dim));
   cuda::Workspace workspace = memory.workspace;
   workspace.attention_rows = shared_rows;
@@ -304,15 +307,17 @@ void check_appends(Random& random, const HeadShape& shape, KvType type, int shar
 TEST_CASE("CUDA attention appends keys and values of decode rows wherever they lie", "[gpu]") {
   if (no_gpu()) return;
   Random random(28);
-  const HeadShape shapes[] = {{20, 5, 128}, {9, 3, 64}, {2, 1, 100}, {8, 1, 64}, {2, 2, 256}};
+  const HeadShape shapes[] = {{20, 5, 128}, {9, 3, 64},  {2, 1, 100},
+                              {8, 1, 64},   {2, 2, 256}, {4, 2, 128}};
   for (const HeadShape& shape : shapes) {
     for (KvType type : {KvType::kI16, KvType::kI8}) {
       check_appends(random, shape, type, cuda::kMaxInlineRows, 0);  // a block a chunk
       check_appends(random, shape, type, 0, 0);                     // a block a row
       check_appends(random, shape, type, 0, 1);                     // and two chunks at once
-      // Clusters of four and of eight, also for contexts that are longer than planned for.
+      // Clusters of four to sixteen, also for contexts that are longer than planned for.
       check_appends(random, shape, type, 0, 512);
       check_appends(random, shape, type, 0, 1024);
+      check_appends(random, shape, type, 0, 2048);
     }
   }
   // More blocks than SMs, so clusters of two or four.

@@ -22,7 +22,7 @@ using namespace edgellm::cuda;
 
 constexpr DeviceTraits device_of(int multiprocessors, size_t shared_bytes, bool is_hopper) {
   return {multiprocessors, shared_bytes - kMostStaticShared, /*has_wgmma=*/is_hopper,
-          /*has_clusters=*/is_hopper};
+          /*has_clusters=*/is_hopper, /*has_large_clusters=*/is_hopper};
 }
 struct NamedDevice {
   const char* name;
@@ -88,6 +88,8 @@ void add_model(const Sizes& m, const DeviceTraits& device, std::vector<std::stri
           text_of(pick_attention(attention_size(m, rows, rows, 2), device)));
       add("attention of 1024", rows,
           text_of(pick_attention(attention_size(m, rows, rows, 8), device)));
+      add("attention of 2048", rows,
+          text_of(pick_attention(attention_size(m, rows, rows, 16), device)));
     }
     if (rows > 1) {
       add("attention prefill", rows,
@@ -319,7 +321,8 @@ void check_attention(const AttentionSize& size, const DeviceTraits& device) {
     const int sent = plan.decode->sent;
     REQUIRE((blocks == 1 || sent > 0 || size.decode_rows <= size.states_rows));
     REQUIRE((sent == 0 || (device.has_clusters && plan.decode->slots == 4)));
-    REQUIRE((sent == 0 || blocks == 2 || blocks == 4 || blocks == 8));
+    REQUIRE((sent == 0 || blocks == 2 || blocks == 4 || blocks == 8 ||
+             (blocks == 16 && device.has_large_clusters)));
     REQUIRE((sent == 0 || size.decode_chunks - size.decode_chunks / blocks <= sent));
     REQUIRE(launch.shared_bytes <= most);
     const bool is_small = launch.threads == 32 * kFewDecodeWarps;
@@ -345,8 +348,15 @@ TEST_CASE("plans: attention takes every row once and fits the device") {
     for (const int head_dim : {36, 64, 80, 128, 160, 256}) {
       for (const auto& [heads, kv_heads] : {std::pair{1, 1}, {9, 3}, {20, 5}, {32, 32}, {71, 1}}) {
         for (const int rows : {1, 2, 8, 9, 64, 512}) {
-          for (const auto& [decode_rows, chunks] :
-               {std::pair{0, 32}, {1, 32}, {rows, 32}, {1, 2}, {rows, 2}, {1, 8}, {rows, 8}}) {
+          for (const auto& [decode_rows, chunks] : {std::pair{0, 32},
+                                                    {1, 32},
+                                                    {rows, 32},
+                                                    {1, 2},
+                                                    {rows, 2},
+                                                    {1, 8},
+                                                    {rows, 8},
+                                                    {1, 16},
+                                                    {rows, 16}}) {
             for (const KvType type : {KvType::kI16, KvType::kI8, KvType::kF32}) {
               if (!attention_fits(type, head_dim, device.traits)) continue;
               INFO(device.name << ", " << rows << " rows, " << decode_rows << " of them decode, "

@@ -72,11 +72,15 @@ bool has_dependent_launch();
 // Whether the device, and the code for it, has clusters as DeviceTraits says. In gemm_skinny.cu.
 bool has_clusters();
 
+// Whether there is room for the largest clusters of attention. In attention_decode.cu.
+bool has_large_clusters();
+
 // Whether the device has wgmma, and the program code with it. In attention_wgmma.cu.
 bool has_wgmma();
 
 inline DeviceTraits current_device() {
-  return {multiprocessors(), max_dynamic_shared(), has_wgmma(), has_clusters()};
+  return {multiprocessors(), max_dynamic_shared(), has_wgmma(), has_clusters(),
+          has_large_clusters()};
 }
 
 // ---- On the host: launches -------------------------------------------------------------------
@@ -141,29 +145,40 @@ inline cudaLaunchAttribute in_clusters(int blocks) {
   return cluster;
 }
 
-// Whether there is room for a cluster of kClusterBlocks blocks.
+inline void prepare_cluster(const void* kernel, int blocks, size_t shared_bytes) {
+  prepare(kernel, shared_bytes);
+  if (blocks <= kClusterBlocks) return;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+             "cudaFuncSetAttribute");
+}
+
+// Whether there is room for a cluster of `blocks` blocks.
 template <class... Params>
-bool room_for_cluster(void (*kernel)(Params...), int threads, size_t shared_bytes) {
+bool room_for_cluster(void (*kernel)(Params...), int blocks, int threads, size_t shared_bytes) {
   if (!has_dependent_launch()) return false;  // both came with compute capability 9.0
-  prepare(reinterpret_cast<const void*>(kernel), shared_bytes);
-  cudaLaunchAttribute cluster = in_clusters(kClusterBlocks);
+  prepare_cluster(reinterpret_cast<const void*>(kernel), blocks, shared_bytes);
+  cudaLaunchAttribute cluster = in_clusters(blocks);
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(kClusterBlocks));
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.attrs = &cluster;
   config.numAttrs = 1;
   int clusters = 0;
-  cuda_check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "looking for clusters");
+  const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+  if (blocks > kClusterBlocks && error == cudaErrorInvalidClusterSize) {
+    cudaGetLastError();  // or the next check would report it
+    return false;
+  }
+  cuda_check(error, "looking for clusters");
   return clusters > 0;
 }
 
-// In clusters of `blocks` blocks, at most kClusterBlocks, for which there is room; the grid is a
-// multiple of them.
+// In clusters of `blocks` blocks, for which there is room; the grid is a multiple of them.
 template <class... Params, class... Args>
 void launch_clusters(void (*kernel)(Params...), int blocks, const LaunchSize& size,
                      cudaStream_t stream, const Args&... args) {
-  prepare(reinterpret_cast<const void*>(kernel), size.shared_bytes);
+  prepare_cluster(reinterpret_cast<const void*>(kernel), blocks, size.shared_bytes);
   cudaLaunchAttribute attributes[2] = {in_clusters(blocks), early_start()};
   cudaLaunchConfig_t config{};
   config.gridDim = grid_of(size);

@@ -47,6 +47,23 @@ int decode_room(const DecodePlan& plan, int warps, const DeviceTraits& device) {
   return std::clamp(static_cast<int>(memory), 1, decode_blocks_per_sm(plan.slabs, warps));
 }
 
+// The blocks of a cluster that share the context of a row and kv head must be so many to be faster
+// than blocks that leave states; 0: they never are. As measured (docs/ladder.md, A16 to A24).
+int fewest_cluster_blocks(const AttentionSize& size, const DecodePlan& plan, int rows,
+                          const DeviceTraits& device) {
+  constexpr int kManyContexts = 8;
+  const int contexts = rows * size.kv_heads;
+  if (!device.has_clusters || plan.columns != 1 || plan.slabs > kClusterSlabs) return 0;
+  if (size.decode_chunks < kShortChunks || size.decode_chunks > kLongClusterChunks) return 0;
+  // Of a short context of a few rows the exchange costs what it saves.
+  if (size.decode_chunks == kShortChunks) {
+    return rows == 1 || 4 * contexts >= device.multiprocessors ? 2 : 0;
+  }
+  if (size.decode_chunks <= kClusterChunks) return 2;
+  if (plan.slabs <= kFewDecodeSlabs) return kLargeClusterBlocks;
+  return contexts >= kManyContexts ? kClusterBlocks : 0;
+}
+
 DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& device) {
   DecodePlan plan;
   const int slabs = kv_tile_dims(size.type, size.head_dim) / kSlabDims;
@@ -67,18 +84,19 @@ DecodePlan pick_decode(const AttentionSize& size, int rows, const DeviceTraits& 
   };
   plan.launch.blocks[1] = heads;
   plan.launch.blocks[2] = rows;
-  // Blocks of a cluster share a context, a chunk each where there is room for so many at once. Of a
-  // short context of a few rows the exchange costs what it saves.
-  const bool is_worth_it =
-      size.decode_chunks > kShortChunks || rows == 1 || 4 * rows * heads >= device.multiprocessors;
-  if (device.has_clusters && plan.columns == 1 && plan.slabs <= kClusterSlabs && is_worth_it &&
-      size.decode_chunks >= kShortChunks && size.decode_chunks <= kClusterChunks) {
-    plan.sent = (size.decode_chunks == kShortChunks ? kShortChunks : kClusterChunks) - 1;
-    const int room = take_warps(kDecodeWarps);
+  // Blocks of a cluster have a chunk each where there is room for so many at once.
+  if (const int least = fewest_cluster_blocks(size, plan, rows, device)) {
+    plan.sent = sent_chunks(size.decode_chunks);
+    const int room = device.multiprocessors * take_warps(kDecodeWarps);
     int blocks = 2;
     while (blocks < size.decode_chunks) blocks *= 2;
-    while (blocks > 1 && blocks * rows * heads > device.multiprocessors * room) blocks /= 2;
-    if (plan.slots == 4 && blocks > 1) {
+    // A large cluster waits until so many SMs that are neighbours have room.
+    const int large_room = device.has_large_clusters ? room * 3 / 4 : 0;
+    const auto fits = [&] {
+      return blocks * rows * heads <= (blocks > kClusterBlocks ? large_room : room);
+    };
+    while (blocks >= least && !fits()) blocks /= 2;
+    if (plan.slots == 4 && blocks >= least) {
       plan.launch.blocks[0] = blocks;
       return plan;
     }

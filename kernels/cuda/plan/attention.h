@@ -54,10 +54,19 @@ constexpr int decode_blocks_per_sm(int slabs, int warps) {
 // at once for a row and a kv head.
 inline constexpr int kShortChunks = 2;
 
-// Where there is room for them at once, two, four or eight blocks of a cluster share a context of
-// up to kClusterChunks chunks of a kv head with up to kClusterSlabs times 32 dimensions.
+// Where there is room for them at once, two to sixteen blocks of a cluster share a context of up to
+// kLongClusterChunks chunks of a kv head with up to kClusterSlabs times 32 dimensions. Contexts of
+// up to kClusterChunks have an instance that takes less shared memory.
 inline constexpr int kClusterSlabs = 4;
 inline constexpr int kClusterChunks = 8;
+inline constexpr int kLongClusterChunks = 16;
+
+// Chunks that the instance for contexts of so many has room for from other blocks than the first.
+constexpr int sent_chunks(int decode_chunks) {
+  return decode_chunks <= kShortChunks     ? kShortChunks - 1
+         : decode_chunks <= kClusterChunks ? kClusterChunks - 1
+                                           : kLongClusterChunks - 1;
+}
 
 // Shared memory of a block besides the tiles of the cache: units of `round` chunks, with many warps
 // of as many that come, digits of queries, scores, weights; in a cluster the chunks `sent` to
@@ -79,7 +88,7 @@ struct DecodePlan {
   int round = 0;    // chunks that a block works on at once: 1 or 2
   int slots = 0;    // tiles of the cache in shared memory: 8 of two chunks, 4 of one, or 2
   // Chunks that the other blocks of a cluster send to the first at most, and so the instance:
-  // kShortChunks - 1 or kClusterChunks - 1; 0: no cluster. launch.blocks[0] blocks are one.
+  // sent_chunks(); 0: no cluster. launch.blocks[0] blocks are one.
   int sent = 0;
   LaunchSize launch;  // of kDecodeWarps or kFewDecodeWarps
 };

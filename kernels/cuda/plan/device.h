@@ -11,9 +11,10 @@ namespace edgellm::cuda {
 // All that the choice of a kernel depends on.
 struct DeviceTraits {
   int multiprocessors = 0;
-  size_t max_dynamic_shared = 0;  // bytes of a block, besides what the kernels declare statically
-  bool has_wgmma = false;         // and the program was built with it
-  bool has_clusters = false;      // of kClusterBlocks blocks with that much shared memory each
+  size_t max_dynamic_shared = 0;    // bytes of a block, besides what the kernels declare statically
+  bool has_wgmma = false;           // and the program was built with it
+  bool has_clusters = false;        // of kClusterBlocks blocks with that much shared memory each
+  bool has_large_clusters = false;  // of kLargeClusterBlocks blocks, as attention asks for them
 };
 
 // What kernels declare statically, at most; and what an SM takes of its memory for every block.
@@ -25,6 +26,7 @@ inline constexpr int kMaxInlineRows = 8;
 
 // Blocks of a cluster. Eight is the most that every device with clusters has.
 inline constexpr int kClusterBlocks = 8;
+inline constexpr int kLargeClusterBlocks = 16;
 
 // Grid and blocks of a launch.
 struct LaunchSize {
