@@ -80,6 +80,13 @@ def openai_stream(server):
 def openai_async_and_cancelled(server):
     from openai import AsyncOpenAI
 
+    async def reaches(name, value):
+        for _ in range(500):
+            if server.metric(name) == value:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{name} did not become {value}")
+
     async def many():
         client = AsyncOpenAI(base_url=server.url + "/v1", api_key="none")
         chat = dict(model=NAME, messages=messages(QUESTION), temperature=0, max_tokens=20)
@@ -92,16 +99,13 @@ def openai_async_and_cancelled(server):
         async for _ in stream:
             break
         await stream.close()
+        await reaches("requests_cancelled_total", before + 1)
         task = asyncio.create_task(client.completions.create(**forever))
-        await asyncio.sleep(0.5)
+        await reaches("num_requests_running", 1)  # the answer takes less than half a second
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        for _ in range(100):
-            if server.metric("requests_cancelled_total") == before + 2:
-                return
-            await asyncio.sleep(0.05)
-        raise AssertionError("the answers of clients that went away were not cancelled")
+        await reaches("requests_cancelled_total", before + 2)
 
     asyncio.run(many())
 
