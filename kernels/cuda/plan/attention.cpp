@@ -48,7 +48,7 @@ int decode_room(const DecodePlan& plan, int warps, const DeviceTraits& device) {
 }
 
 // The blocks of a cluster that share the context of a row and kv head must be so many to be faster
-// than blocks that leave states; 0: they never are. As measured (docs/ladder.md, A16 to A24).
+// than blocks that leave states; 0: they never are. As measured (docs/ladder.md, A16 to A22).
 int fewest_cluster_blocks(const AttentionSize& size, const DecodePlan& plan, int rows,
                           const DeviceTraits& device) {
   constexpr int kManyContexts = 8;
