@@ -278,13 +278,13 @@ struct AttentionArgs {
 
 // The decode_reach for `rows` rows the longest of which sees `positions` positions. Few plans serve
 // all lengths: many rows fill a GPU however long their contexts are, and some unless those are
-// short.
+// short. The reaches are 256, 1,024, 2,048, 4,096, 16,384, ... positions.
 constexpr int decode_reach(int rows, int positions) {
   constexpr int kFewRows = 8;
   constexpr int kSomeRows = 64;
   constexpr int kShortest = 256;
   int reach = kShortest;
-  while (reach < positions) reach *= reach == kShortest ? 4 : 2;
+  while (reach < positions) reach *= reach == 1024 || reach == 2048 ? 2 : 4;
   return rows <= kFewRows || (rows <= kSomeRows && reach == kShortest) ? reach : 0;
 }
 

@@ -171,7 +171,7 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
 
   const int bytes = n_slots * code_tile_bytes(kv.tile_dims(), D::kDigits);
   auto& shared = *reinterpret_cast<typename D::Shared*>(memory + bytes);
-  const int sent_chunks = item.chunks - item.first_end();
+  const int n_sent = item.chunks - item.first_end();
   const bool receives = !alone && worker == 0 && threadIdx.x == 0;
   if constexpr (D::kInCluster) {
     if (receives) shared.sent.inbox.open();
@@ -180,7 +180,7 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
   TileBarriers barriers{shared.arrived};
   barriers.start();
   if constexpr (D::kInCluster) {
-    if (receives) shared.sent.inbox.expect(D::SentChunks::bytes(sent_chunks, item.heads));
+    if (receives) shared.sent.inbox.expect(D::SentChunks::bytes(n_sent, item.heads));
   }
   const typename D::Stream stream{kv,           barriers,      n_slots,      memory,
                                   shared.units, item.sequence, item.kv_head, item.begin,
@@ -220,7 +220,7 @@ __device__ __forceinline__ void decode(const AttentionArgs& args, const ChunkSta
     if (worker > 0) return;
     if (!alone) {
       shared.sent.inbox.wait();
-      merged.add(shared.sent, sent_chunks);
+      merged.add(shared.sent, n_sent);
     }
   }
   if (alone || D::kInCluster) {

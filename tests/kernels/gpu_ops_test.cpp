@@ -191,6 +191,8 @@ void check_many_sequences(Random& random, const HeadShape& shape, KvType type,
         {2, 2, cuda::kMaxInlineRows, 0},
         {1, 1, cuda::kMaxInlineRows, 0},
         {1, 1, cuda::kMaxInlineRows, 500},
+        {std::min(5, n_alone), std::min(5, n_alone), 1, 2048},
+        {n_alone, n_alone, 1, 2048},
         {1, 1, cuda::kMaxInlineRows, 1},
         {rows, 0, 1, 0}}) {
     INFO("heads " << shape.heads << "/" << shape.kv_heads << " of " << shape.head_dim
@@ -217,7 +219,7 @@ void check_many_sequences(Random& random, const HeadShape& shape, KvType type,
 TEST_CASE("CUDA attention of rows of many sequences gives the bits of ref", "[gpu]") {
   if (no_gpu()) return;
   Random random(26);
-  ManySequences sequences{{1, 63, 64, 65, 127, 128, 300, 1000, 1601}, 1, 6, 30, 100};
+  ManySequences sequences{{1, 63, 64, 65, 127, 128, 300, 1000, 2100}, 1, 6, 30, 100};
   const HeadShape shapes[] = {{3, 3, 64},  {4, 2, 64},   {9, 3, 64},  {8, 1, 64},  {2, 2, 128},
                               {2, 1, 128}, {3, 1, 128},  {4, 1, 128}, {5, 1, 128}, {1, 1, 256},
                               {3, 1, 256}, {4, 1, 256},  {16, 2, 40}, {5, 1, 96},  {2, 1, 100},
@@ -307,8 +309,8 @@ void check_appends(Random& random, const HeadShape& shape, KvType type, int shar
 TEST_CASE("CUDA attention appends keys and values of decode rows wherever they lie", "[gpu]") {
   if (no_gpu()) return;
   Random random(28);
-  const HeadShape shapes[] = {{20, 5, 128}, {9, 3, 64},  {2, 1, 100},
-                              {8, 1, 64},   {2, 2, 256}, {4, 2, 128}};
+  const HeadShape shapes[] = {{20, 5, 128}, {9, 3, 64},  {2, 1, 100}, {8, 1, 64},
+                              {2, 2, 256},  {4, 2, 128}, {4, 2, 64}};
   for (const HeadShape& shape : shapes) {
     for (KvType type : {KvType::kI16, KvType::kI8}) {
       check_appends(random, shape, type, cuda::kMaxInlineRows, 0);  // a block a chunk

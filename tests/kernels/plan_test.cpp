@@ -1,4 +1,4 @@
-// The choice of CUDA kernels, without a GPU: a table for three devices and three models that is
+// The choice of CUDA kernels, without a GPU: a table for four devices and three models that is
 // kept in plans.txt, and what must hold for any sizes.
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -30,7 +30,10 @@ struct NamedDevice {
 };
 constexpr NamedDevice kDevices[] = {{"T4 (sm_75)", device_of(40, 64 * 1024, false)},
                                     {"A100 (sm_80)", device_of(108, 163 * 1024, false)},
-                                    {"H200 (sm_90)", device_of(132, 227 * 1024, true)}};
+                                    {"H200 (sm_90)", device_of(132, 227 * 1024, true)},
+                                    {"RTX 5090 (sm_120)",
+                                     {170, 99 * 1024 - kMostStaticShared, /*has_wgmma=*/false,
+                                      /*has_clusters=*/true, /*has_large_clusters=*/false}}};
 
 struct Sizes {
   const char* name;
@@ -113,7 +116,7 @@ std::vector<std::string> table() {
   return lines;
 }
 
-TEST_CASE("plans: the kernels of three models on three devices are those of plans.txt") {
+TEST_CASE("plans: the kernels of three models on four devices are those of plans.txt") {
   const std::vector<std::string> actual = table();
   std::vector<std::string> expected;
   std::ifstream file(EDGELLM_SOURCE_DIR "/tests/kernels/plans.txt");

@@ -65,7 +65,9 @@ class Inbox {
     open();
     expect(bytes);
   }
-  // The same in two steps: open() before the cluster meets, expect() at any time before wait().
+  // The same in two steps: open() before the cluster meets, expect() at any time before wait(). The
+  // compiler may make open() an instruction of the whole warp; racecheck then warns of expect(),
+  // unless a barrier of the block lies between them.
   __device__ void open() {
 #ifdef EDGELLM_HAS_CLUSTERS
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier_))

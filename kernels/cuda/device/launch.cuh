@@ -156,6 +156,7 @@ inline void prepare_cluster(const void* kernel, int blocks, size_t shared_bytes)
 template <class... Params>
 bool room_for_cluster(void (*kernel)(Params...), int blocks, int threads, size_t shared_bytes) {
   if (!has_dependent_launch()) return false;  // both came with compute capability 9.0
+  if (shared_bytes > max_dynamic_shared()) return false;
   prepare_cluster(reinterpret_cast<const void*>(kernel), blocks, shared_bytes);
   cudaLaunchAttribute cluster = in_clusters(blocks);
   cudaLaunchConfig_t config{};
@@ -166,9 +167,9 @@ bool room_for_cluster(void (*kernel)(Params...), int blocks, int threads, size_t
   config.numAttrs = 1;
   int clusters = 0;
   const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
-  if (blocks > kClusterBlocks && error == cudaErrorInvalidClusterSize) {
+  if (blocks > kClusterBlocks && error != cudaSuccess) {
     cudaGetLastError();  // or the next check would report it
-    return false;
+    return false;        // not every device has such clusters
   }
   cuda_check(error, "looking for clusters");
   return clusters > 0;

@@ -77,9 +77,9 @@ constexpr int decode_extra_bytes(int dims, int columns, int round, int warps, in
   const bool is_small = warps == kFewDecodeWarps;
   const int units = (is_small ? 1536 : 3072) * round;
   const int weights = is_small ? 144 : round * 2 * heads * 144;
-  const int sent_chunks = sent > 0 ? sent * 8 * (32 * warps + heads) + 16 : 0;
+  const int sent_bytes = sent > 0 ? sent * 8 * (32 * warps + heads) + 16 : 0;
   return units + weights + 2 * heads * (dims + 16) + 4 * heads * (scores + 2 + 2 * round) + 64 +
-         sent_chunks;
+         sent_bytes;
 }
 
 struct DecodePlan {
